@@ -1,10 +1,22 @@
-"""The recorded runs: records/<release>.json, one file per release, one line per job."""
+"""The recorded runs: records/<release>.txt, one file per release, in four parts.
+
+    release, date and versions
+    a line a patch: id, statements, fingerprint when it was last judged alone, and code=statements that a job has run
+    a line a text: code and text
+    a line a job: id, the script's fingerprint, the verdict, codes of what was run, and verdicts on single patches
+
+A verdict is its state, `:` and the code of a text, the errors without and with the patches (once if they are the same),
+and how many collectives (c), waits of the host (s) and bytes of peak memory (p) there are more; zeros are left out,
+`=` stands for the verdict on all patches, `-` for nothing. Codes stay when a record is written again: a changed job is
+a changed line.
+"""
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +32,8 @@ from matrix.bystanders.space import Job
 
 DIRECTORY = Path(__file__).with_name("records")
 _LONGEST = 200  # characters of a reason
+_NONE = "-"
+_COUNTS = {"c": "collectives", "s": "syncs", "p": "peak"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,7 @@ class Record:
     statements: dict[str, int] = field(default_factory=dict)
     proved: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, Run] = field(default_factory=dict)
+    codes: dict[str, str] = field(default_factory=dict, compare=False)  # of texts, and of "patch statements"
 
     def current(self, job: Job) -> Run | None:
         """The job's run, or None if there is none or its script has changed since."""
@@ -88,25 +103,64 @@ def found(verdict: Verdict) -> Found:
 
 def load(release: str, directory: Path = DIRECTORY) -> Record:
     """The release's record, empty if there is no file. Raises Complaint if the file is damaged."""
-    path = directory / f"{release}.json"
+    path = directory / f"{release}.txt"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        jobs = {name: _run(each) for name, each in data.pop("jobs").items()}
-        return Record(**data, jobs=jobs)
+        return _read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Record(release)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, IndexError):
         raise Complaint(f"{path} is not a valid bystander record: repair or remove it") from None
 
 
-def _run(data: Any) -> Run:
-    one = {name: Found(**each) for name, each in data.get("one", {}).items()}
-    return Run(data["script"], Found(**data["found"]), data.get("run", {}), one)
+def _read(text: str) -> Record:
+    parts: list[list[list[str]]] = [[]]
+    for line in text.splitlines():
+        if line:
+            parts[-1].append(line.split("\t"))
+        else:
+            parts.append([])
+    head, patches, texts, jobs = parts
+    (release, date, *versions), ran, why = head[0], dict[str, tuple[str, str]](), {"": ""}
+    record = Record(release, date, dict(each.split(" ") for each in versions))
+    for patch_id, count, proved, *codes in patches:
+        if count != _NONE:
+            record.statements[patch_id] = int(count)
+        if proved != _NONE:
+            record.proved[patch_id] = proved
+        for code, _, mask in (each.partition("=") for each in codes):
+            ran[code] = patch_id, mask
+            record.codes[f"{patch_id} {mask}"] = code
+    for code, sentence in texts:
+        why[code] = sentence
+        record.codes[sentence] = code
+    for job_id, script, verdict, masks, *ones in jobs:
+        found, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
+        one = {ran[each[:2]][0]: found if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
+        record.jobs[job_id] = Run(script, found, run, one)
+    return record
+
+
+def _pairs(text: str) -> Iterator[str]:
+    return (text[at : at + 2] for at in range(0, len(text), 2))
+
+
+def _verdict(text: str, why: Mapping[str, str]) -> Found:
+    state, *rest = text.split(" ")
+    given: dict[str, Any] = {}
+    for each in rest:
+        if each[0] == ":":
+            given["why"] = why[each[1:]]
+        elif each[0] in _COUNTS:
+            given[_COUNTS[each[0]]] = int(each[1:])
+        else:
+            before, _, after = each.partition("/")
+            given.update(before=float(before), after=float(after or before))
+    return Found(state, **given)
 
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
     """All records, newest release first."""
-    releases = sorted((path.stem for path in directory.glob("*.json")), key=Version, reverse=True)
+    releases = sorted((path.stem for path in directory.glob("*.txt")), key=Version, reverse=True)
     return [load(release, directory) for release in releases]
 
 
@@ -121,28 +175,45 @@ def home(patch_id: str, found: Sequence[Record]) -> Record | None:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the whole record atomically, one job per line."""
+    """Write the whole record atomically."""
     directory.mkdir(exist_ok=True)
-    head = {name: getattr(record, name) for name in ("release", "date", "versions", "statements", "proved")}
-    lines = [f" {json.dumps(name)}: {json.dumps(value, sort_keys=True)}," for name, value in head.items()]
-    jobs = [f"  {json.dumps(name)}: {json.dumps(_written(run))}" for name, run in sorted(record.jobs.items())]
-    text = "{\n" + "\n".join(lines) + '\n "jobs": {\n' + ",\n".join(jobs) + "\n }\n}\n"
     partial = directory / f".{record.release}.partial"
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, directory / f"{record.release}.json")
+    partial.write_text(_written(record), encoding="utf-8")
+    os.replace(partial, directory / f"{record.release}.txt")
 
 
-def _written(run: Run) -> dict[str, Any]:
-    written: dict[str, Any] = {"script": run.script, "found": _short(run.found)}
-    if run.run:
-        written["run"] = dict(sorted(run.run.items()))
-    if run.one:
-        written["one"] = {name: _short(each) for name, each in sorted(run.one.items())}
-    return written
+def _written(record: Record) -> str:
+    runs = record.jobs.values()
+    masks = {(name, mask) for run in runs for name, mask in run.run.items()}
+    masks |= {(name, "0") for run in runs for name in run.one if name not in run.run}
+    texts = {each.why for run in runs for each in (run.found, *run.one.values()) if each.why}
+    wanted = sorted([*(f"{name} {mask}" for name, mask in masks), *texts])
+    taken = set(record.codes.values())
+    record.codes = {each: record.codes[each] for each in wanted if each in record.codes}
+    free = (code for code in map("".join, itertools.product(string.ascii_letters, repeat=2)) if code not in taken)
+    record.codes.update((each, next(free)) for each in wanted if each not in record.codes)
+
+    lines = ["\t".join((record.release, record.date, *(f"{k} {v}" for k, v in sorted(record.versions.items())))), ""]
+    for name in sorted({*record.statements, *record.proved, *(name for name, _ in masks)}):
+        codes = [f"{record.codes[f'{name} {mask}']}={mask}" for which, mask in sorted(masks) if which == name]
+        lines.append("\t".join((name, str(record.statements.get(name, _NONE)), record.proved.get(name, _NONE), *codes)))
+    lines += ["", *(f"{record.codes[each]}\t{each}" for each in sorted(texts)), ""]
+    for job_id, run in sorted(record.jobs.items()):
+        ran = "".join(record.codes[f"{name} {mask}"] for name, mask in sorted(run.run.items()))
+        ones = [
+            f"{record.codes[f'{name} {run.run.get(name, 0)}']} {'=' if each == run.found else _told(each, record)}"
+            for name, each in sorted(run.one.items())
+        ]
+        lines.append("\t".join((job_id, run.script, _told(run.found, record), ran or _NONE, *ones)))
+    return "\n".join(lines) + "\n"
 
 
-def _short(each: Found) -> dict[str, Any]:
-    return {name: value for name, value in vars(each).items() if value or name == "state"}
+def _told(each: Found, record: Record) -> str:
+    parts = [each.state, *([f":{record.codes[each.why]}"] if each.why else [])]
+    if each.before or each.after:
+        parts.append(f"{each.before:g}" if each.before == each.after else f"{each.before:g}/{each.after:g}")
+    parts += [f"{letter}{value}" for letter, name in _COUNTS.items() if (value := getattr(each, name))]
+    return " ".join(parts)
 
 
 def bits(numbers: Any) -> str:

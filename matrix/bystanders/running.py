@@ -41,10 +41,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
         record.date = datetime.date.today().isoformat()
         if rank is not None:
             named = [name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default]
-            record.statements = {
-                **{name: record.statements[name] for name in named},
-                **counted,
-            }
+            record.statements = {**{name: record.statements[name] for name in named}, **counted}
             record.versions = rank["versions"]
         if keep:
             records.save(record)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-import hashlib
 import importlib
-import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from matrix.bystanders import fingerprint
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -46,22 +45,7 @@ class Scenario:
         return self.run.__module__.rpartition(".")[2]
 
     def fingerprint(self) -> str:
-        """Of the code of its module without imports, comments, docstrings, titles and what it works around."""
-        module = importlib.import_module(self.run.__module__)
-        tree = _Bare().visit(ast.parse(inspect.getsource(module)))
-        return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
-
-
-class _Bare(ast.NodeTransformer):
-    def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            return None
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            del node.body[0]
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "scenario":
-            del node.args[0]
-            node.keywords = [each for each in node.keywords if each.arg != "works_around"]
-        return self.generic_visit(node)
+        return fingerprint.of(self.run.__module__, self.run.__name__, self.reference)
 
 
 _known: dict[str, Scenario] = {}

@@ -107,12 +107,7 @@ PARTS: Mapping[str, frozenset[str]] = {
 }
 
 #: Families whose scripts are run on WHOLE alone, where they bind themselves to no other release.
-ON_WHOLE = frozenset(
-    (
-        *("begins_with_rate", "calls_that_change_nothing", "many_parameters"),
-        *("not_elementwise", "objects_outlive", "one_rank_more", "owners", "probing", "read_without_dsfix"),
-    )
-)
+ON_WHOLE = frozenset(("custom_optimizers", "graphs", "lifetimes", "one_rank_more", "read_without_dsfix"))
 
 Setting = Mapping[str, str]
 
@@ -138,6 +133,12 @@ class Job:
 
 def plain() -> dict[str, str]:
     return {name: next(iter(levels)) for name, levels in FACTORS.items()}
+
+
+def one(**levels: str) -> dict[str, Any]:
+    """For a scenario with one job: these levels, and the plain ones of the other factors."""
+    setting = {**plain(), **levels}
+    return {"pinned": [setting], **{name: (level,) for name, level in setting.items()}}
 
 
 def differing(setting: Setting) -> dict[str, str]:

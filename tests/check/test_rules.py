@@ -469,10 +469,9 @@ def test_no_rule_fails_on_a_strange_config():
         block = {"type": value, "params": value}
         configs += [{"optimizer": block, "scheduler": block}]
     for config in configs:
-        for release in ("0.12.0", "0.14.5", NEWEST):
-            for plain in (False, True):
-                findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
-                assert not [each for each in findings if "could not be evaluated" in each.what], config
+        for release, plain in (("0.12.0", False), ("0.14.5", True), (NEWEST, False), (NEWEST, True)):
+            findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
+            assert not [each for each in findings if "could not be evaluated" in each.what], config
 
 
 def test_a_placeholder_has_no_other_finding():
@@ -529,56 +528,29 @@ def test_pinned_memory_on_wsl2(monkeypatch):
     assert "pinned_memory_limited" not in ids("zero.stage=2 offload", "0.19.4")
 
 
-BUGS = [  # patch, release, config that triggers the bug, config that does not
-    ("zero3_offload_clip_device", "0.14.2", "zero.stage=3 offload gradient_clipping=1.0", "zero.stage=3 offload"),
-    ("zero2_accumulation_drops_microbatches", "0.18.0", "zero.stage=2 gradient_accumulation_steps=2", "zero.stage=2"),
-    (
-        "zero2_offload_accumulation_drops",
-        "0.18.0",
-        "zero.stage=2 offload gradient_accumulation_steps=3",
-        "zero.stage=2 offload",
-    ),
-    ("bf16_gradients_unreduced", "0.13.2", "bf16.enabled=true", "bf16.enabled=true zero.stage=1"),
-    ("bf16_stage0_no_update", "0.18.0", "bf16.enabled=true", "bf16.enabled=true zero.stage=1"),
-    ("fp16_zero1_overflow_deadlock", "0.17.6", "fp16.enabled=true zero.stage=1", "fp16.enabled=true zero.stage=2"),
-    (
-        "zero12_offload_nonfinite_norm_long",
-        "0.16.9",
-        "bf16.enabled=true zero.stage=2 offload",
-        "fp16.enabled=true zero.stage=2 offload",
-    ),
-    (
-        "zero12_offload_overflow_repeats",
-        "0.19.8",
-        "bf16.enabled=true data_types.grad_accum_dtype=fp32 zero.stage=1 offload",
-        "bf16.enabled=true data_types.grad_accum_dtype=fp32 zero.stage=1",
-    ),
-    ("hpz_stale_secondary", "0.18.0", "zero.stage=3 zero.zero_hpz_partition_size=8", "zero.stage=3"),
-    (
-        "zero3_bf16_nonfinite_step",
-        "0.19.2",
-        'bfloat16.enabled=true bfloat16.check_grad_overflow="true" zero.stage=3',
-        "bf16.enabled=true zero.stage=3",  # off by default there
-    ),
-    (
-        "zero3_bf16_nonfinite_step",
-        "0.19.3",
-        "bf16.enabled=true zero.stage=3",
-        "bf16.enabled=true bf16.check_grad_overflow=false zero.stage=3",
-    ),
-    (
-        "fp16_optimizer_never_steps",
-        "0.18.0",
-        "fp16.enabled=true optimizer.type=Adam optimizer.params={}",
-        "fp16.enabled=true optimizer.type=Adam optimizer.params.torch_adam=true",
-    ),
-    (
-        "universal_checkpoint_local_rank",
-        "0.17.0",
-        "checkpoint.load_universal=true zero.stage=3",
-        "checkpoint.load_universal=true zero.stage=2",
-    ),
-]
+# patch, release: config that triggers the bug, and one that does not
+BUGS = """
+zero3_offload_clip_device 0.14.2: zero.stage=3 offload gradient_clipping=1.0 | zero.stage=3 offload
+zero2_accumulation_drops_microbatches 0.18.0: zero.stage=2 gradient_accumulation_steps=2 | zero.stage=2
+zero2_offload_accumulation_drops 0.18.0: zero.stage=2 offload gradient_accumulation_steps=3 | zero.stage=2 offload
+bf16_gradients_unreduced 0.13.2: bf16.enabled=true | bf16.enabled=true zero.stage=1
+bf16_stage0_no_update 0.18.0: bf16.enabled=true | bf16.enabled=true zero.stage=1
+fp16_zero1_overflow_deadlock 0.17.6: fp16.enabled=true zero.stage=1 | fp16.enabled=true zero.stage=2
+zero12_offload_nonfinite_norm_long 0.16.9: bf16.enabled=true zero.stage=2 offload
+  | fp16.enabled=true zero.stage=2 offload
+zero12_offload_overflow_repeats 0.19.8: bf16.enabled=true data_types.grad_accum_dtype=fp32 zero.stage=1 offload
+  | bf16.enabled=true data_types.grad_accum_dtype=fp32 zero.stage=1
+hpz_stale_secondary 0.18.0: zero.stage=3 zero.zero_hpz_partition_size=8 | zero.stage=3
+zero3_bf16_nonfinite_step 0.19.2: bfloat16.enabled=true bfloat16.check_grad_overflow="true" zero.stage=3
+  | bf16.enabled=true zero.stage=3
+zero3_bf16_nonfinite_step 0.19.3: bf16.enabled=true zero.stage=3
+  | bf16.enabled=true bf16.check_grad_overflow=false zero.stage=3
+fp16_optimizer_never_steps 0.18.0: fp16.enabled=true optimizer.type=Adam optimizer.params={}
+  | fp16.enabled=true optimizer.type=Adam optimizer.params.torch_adam=true
+universal_checkpoint_local_rank 0.17.0: checkpoint.load_universal=true zero.stage=3
+  | checkpoint.load_universal=true zero.stage=2
+"""
+BUGS = re.findall(r"(\w+) (\S+): (.*)\s+\| (.*)", BUGS)
 
 
 @pytest.mark.parametrize(("patch", "release", "shows", "near"), BUGS, ids=[f"{each[0]}-{each[1]}" for each in BUGS])

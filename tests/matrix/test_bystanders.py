@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import dataclasses
-import inspect
+import importlib
 import itertools
 import sys
 import textwrap
@@ -18,7 +19,18 @@ from packaging.specifiers import SpecifierSet
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
 from matrix import edges, table
-from matrix.bystanders import command, comparison, docs, explanations, hits, records, running, scenario, space
+from matrix.bystanders import (
+    command,
+    comparison,
+    docs,
+    explanations,
+    fingerprint,
+    hits,
+    records,
+    running,
+    scenario,
+    space,
+)
 from matrix.bystanders.comparison import State
 from matrix.bystanders.explanations import Explanation
 from matrix.bystanders.records import Found, Record, Run
@@ -142,23 +154,99 @@ class TestSpace:
         assert "zero_optimization" not in space.config(space.plain())
 
 
+SCRIPT = """
+from matrix.bystanders.scenarios import other
+from matrix.bystanders.scenarios.other import LIMIT
+
+WIDTH: int = 16
+
+def helper(width):
+    return width if width < LIMIT else helper(width - 1)
+
+def neighbour(job):
+    return WIDTH
+
+@scenario("title", stage="1")
+def script(job):
+    other.train(job, helper(WIDTH))
+"""
+OTHER = """
+LIMIT, STEPS = 8, 3
+
+def train(job, width):
+    import torch
+    for step in range(STEPS):
+        job.train(width)
+"""
+MOVED = """
+from matrix.bystanders.scenarios.other import LIMIT, train as repeat
+
+def cut(width):
+    return width if width < LIMIT else cut(width - 1)
+
+@scenario("another title", works_around=("a patch",), stage="2")
+def renamed(job: Job) -> None:
+    \"\"\"Text.\"\"\"
+    repeat(job, cut(16))
+"""
+
+
 class TestFingerprint:
+    @pytest.fixture
+    def of(self, tmp_path, monkeypatch):
+        """The fingerprint of a function of scenarios/, which has the given files."""
+        package = importlib.import_module("matrix.bystanders.scenarios")
+
+        def of(module, name, reference=True, **files):
+            directory = tmp_path / str(len(list(tmp_path.iterdir())))
+            directory.mkdir()
+            for each, text in files.items():
+                (directory / f"{each}.py").write_text(text)
+            monkeypatch.setattr(package, "__path__", [str(directory)])
+            for cached in (fingerprint.of, fingerprint._resolved, fingerprint._defined, fingerprint._imported):
+                cached.cache_clear()
+            return fingerprint.of(f"{package.__name__}.{module}", name, reference)
+
+        yield of
+        for cached in (fingerprint.of, fingerprint._resolved, fingerprint._defined, fingerprint._imported):
+            cached.cache_clear()
+
+    def test_a_move_changes_nothing(self, of):
+        before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
+        assert of("moved", "renamed", moved=MOVED, other=OTHER) == before
+
     @pytest.mark.parametrize(
-        ("source", "same"),
+        ("old", "new"),
         [
-            ('"""Text."""\nimport b\n\n@scenario("other", stage="1")\ndef f(job):\n    """Text."""\n    g()', True),
-            ('@scenario("title", stage="2")\ndef f(job):\n    g()', False),
-            ('@scenario("title", stage="1")\ndef f(job):\n    g(1)', False),
-            ('@scenario("title", stage="1")\ndef f(job):\n    g("title")', False),
+            ("range(STEPS)", "range(STEPS, 4)"),
+            ("LIMIT, STEPS = 8, 3", "LIMIT, STEPS = 8, 4"),
+            ("LIMIT, STEPS = 8, 3", "LIMIT, STEPS = 9, 3"),
+            ("width - 1)", "width - 2)"),
+            ("WIDTH: int = 16", "WIDTH: int = 17"),
+            ("other.train(job", "other.train(not job"),
         ],
     )
-    def test_only_code_counts(self, monkeypatch, source, same):
-        def fingerprint(text):
-            monkeypatch.setattr(inspect, "getsource", lambda module: text)
-            return next(iter(scenario.load().values())).fingerprint()
+    def test_a_change_of_what_it_uses_does(self, of, old, new):
+        before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
+        assert of("scripts", "script", scripts=SCRIPT.replace(old, new), other=OTHER.replace(old, new)) != before
 
-        first = fingerprint('import a\n\n@scenario("title", stage="1")\ndef f(job):\n    g()')
-        assert (fingerprint(source) == first) is same
+    @pytest.mark.parametrize(
+        ("old", "new"), [("return WIDTH", "return 2"), ('"title"', '"other"'), ("import torch", "import numpy, torch")]
+    )
+    def test_a_change_of_a_neighbour_or_of_text_does_not(self, of, old, new):
+        before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
+        assert of("scripts", "script", scripts=SCRIPT.replace(old, new), other=OTHER.replace(old, new)) == before
+
+    def test_whether_there_is_a_reference_counts(self, of):
+        assert of("scripts", "script", True, scripts=SCRIPT, other=OTHER) != of(
+            "scripts", "script", False, scripts=SCRIPT, other=OTHER
+        )
+
+    @pytest.mark.parametrize("path", sorted(Path(scenario.__file__).with_name("scenarios").glob("*.py")))
+    def test_files_of_scripts_only_define(self, path):
+        kinds = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Import, ast.ImportFrom)
+        for each in ast.parse(path.read_bytes()).body[1:]:
+            assert isinstance(each, kinds) or "TYPE_CHECKING" in ast.unparse(each), ast.unparse(each)
 
 
 class TestVerdict:
@@ -313,8 +401,6 @@ def marked(tmp_path, monkeypatch):
     monkeypatch.setattr(hits, "statements", {})
     hits.install()
     monkeypatch.delitem(sys.modules, "dsfix.patches.some", raising=False)
-    import importlib
-
     yield importlib.import_module("dsfix.patches.some")
     sys.modules.pop("dsfix.patches.some", None)
 
@@ -628,13 +714,38 @@ class TestPage:
         faults = docs.faults([a_record(job, Found("same")), new])  # proved on 1.0, the newest
         assert not any("has changed" in each for each in faults)
 
-    def test_a_damaged_record_is_a_complaint(self, tmp_path):
-        (tmp_path / "1.0.json").write_text("{")
-        with pytest.raises(Complaint, match=r"1\.0\.json"):
+    @pytest.mark.parametrize(
+        "text", ["{", "1.0\t2026-11-22\n\n\n\nno tabs\n", "1.0\t2026-11-22\n\n\n\na-1\tf\tsame\tzz\n"]
+    )
+    def test_a_damaged_record_is_a_complaint(self, tmp_path, text):
+        (tmp_path / "1.0.txt").write_text(text)
+        with pytest.raises(Complaint, match=r"1\.0\.txt"):
             records.load("1.0", tmp_path)
 
     def test_a_record_is_read_as_it_was_written(self, job, tmp_path):
         record = a_record(job, Found("worse", "why", 0.1, float("inf"), 1, 2, 3), zero12_empty_parameter="3")
         record.jobs[job.id].one["zero12_empty_parameter"] = Found("same", syncs=1)
+        record.jobs["other-1"] = Run(
+            "f", Found("right", "= :c1 why", 0.0, 2e-7, -1, 0, -9), {}, {"lost": Found("same")}
+        )
+        record.jobs["other-2"] = Run("f", Found("same", "why", 3e-8, 3e-8), {"p": "1f"}, {"p": Found("same")})
+        record.jobs["other-2"].one["p"] = record.jobs["other-2"].found
         records.save(record, tmp_path)
         assert dataclasses.asdict(records.load("1.0", tmp_path)) == dataclasses.asdict(record)
+
+    def test_a_changed_job_is_a_changed_line(self, job, tmp_path):
+        record = a_record(job, Found("same", "z"), zero12_empty_parameter="3")
+        record.jobs["other-1"] = Run("f", Found("right", "b"), {"zero12_empty_parameter": "2"})
+        records.save(record, tmp_path)
+        before = (tmp_path / "1.0.txt").read_text().splitlines()
+        record = records.load("1.0", tmp_path)
+        record.jobs["other-1"] = Run("f", Found("right", "a"), {"zero12_empty_parameter": "2"})
+        records.save(record, tmp_path)
+        after = (tmp_path / "1.0.txt").read_text().splitlines()
+        assert [line[:7] for line in after if line not in before] == ["ae\ta", "other-1"]
+
+    @pytest.mark.parametrize("record", records.load_all(), ids=lambda record: record.release)
+    def test_committed_records_are_as_they_would_be_written(self, record, tmp_path):
+        records.save(record, tmp_path)
+        name = f"{record.release}.txt"
+        assert (tmp_path / name).read_text() == (records.DIRECTORY / name).read_text()

@@ -391,6 +391,6 @@ class TestPage:
         assert "| [0.17.6](#0176) | 4 | 1 |" in docs.render(found, ())
 
 
-def test_the_committed_page_matches_the_committed_records():
+def test_the_committed_records_are_without_faults():
     found = records.load_all()
     assert list(docs.faults(found)) == []

@@ -274,6 +274,3 @@ class TestCommitted:
 
     def test_nothing_is_worse_without_an_explanation(self):
         assert list(docs.faults(records.load_all(), EXPLANATIONS, FIXES)) == []
-
-    def test_the_page_matches_the_records(self):
-        assert docs.PAGE.read_text(encoding="utf-8") == docs.render(records.load_all())

@@ -1,4 +1,4 @@
-"""Computing a step's gradients in ways other than one forward pass and engine.backward() on its loss."""
+"""Backward passes: hooks, recomputing, compiling, gradients that a script sets or changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _ACCUMULATING = [{"stage": stage, "accumulation": "3", "ranks": "1"} for stage in "012"]
+
+
 _MANY = [{"stage": stage, "offload": "optimizer", "ranks": "2"} for stage in "12"]
+
+
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": "3", "ranks": ranks} for ranks in "12"
 ]
@@ -213,9 +217,7 @@ def gradient_penalty(job: Job) -> None:
 
 
 @scenario(
-    "the gradient norm of a held-out batch is read with torch.autograd.grad",
-    stage="012",
-    precision=["fp32", "bf16"],
+    "the gradient norm of a held-out batch is read with torch.autograd.grad", stage="012", precision=["fp32", "bf16"]
 )
 def norm_of_another_batch(job: Job) -> None:
     engine = job.engine(job.MLP())
@@ -305,9 +307,7 @@ def dictionary_inside_checkpoint(job: Job) -> None:
     engine = job.engine(_with_loss(job, "tuple"))
     for step in range(4):
         job.train(
-            engine,
-            step,
-            lambda batch: _checkpoint(engine, batch[0].requires_grad_(), batch[1], reentrant=True)[0],
+            engine, step, lambda batch: _checkpoint(engine, batch[0].requires_grad_(), batch[1], reentrant=True)[0]
         )
 
 
@@ -334,4 +334,106 @@ def divided_by_the_script(job: Job) -> None:
 def fp32_sums(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(6):
+        job.train(engine, step)
+
+
+_HERE: Any = {"stage": "3", "accumulation": ("1", "2"), "ranks": ("1", "2")}
+
+
+_PINNED = [{"stage": "3", "offload": "optimizer", "clipping": "on"}, {"stage": "3", "offload": "optimizer"}]
+
+
+def _train(job: Job, part: str, factor: float) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        batches = job.batches(step)
+        for micro, batch in enumerate(batches):
+            engine.backward(job.loss(engine, batch))
+            if micro == len(batches) - 1:
+                _multiply(job, engine, part, factor)
+            engine.step()
+        job.look(engine, f"step {step}")
+
+
+def _multiply(job: Job, engine: Any, part: str, factor: float) -> None:
+    for parameter in engine.module.parameters():
+        if part == "full" and tuple(getattr(parameter, "ds_shape", parameter.shape)) == (1,):
+            continue  # two ranks cannot set it
+        if job.plain:
+            parameter.grad.mul_(factor)
+        else:
+            utils = importlib.import_module("deepspeed.utils")
+            value = getattr(utils, f"safe_get_{part}_grad")(parameter)
+            getattr(utils, f"safe_set_{part}_grad")(parameter, value * factor)
+
+
+@scenario("each gradient is doubled with safe_set_full_grad()", pinned=_PINNED, **_HERE)
+def full_gradients_doubled(job: Job) -> None:
+    _train(job, "full", 2.0)
+
+
+@scenario("each gradient is set to what it is with safe_set_full_grad()", pinned=_PINNED, **_HERE)
+def full_gradients_kept(job: Job) -> None:
+    _train(job, "full", 1.0)
+
+
+@scenario("each gradient is doubled with safe_set_local_grad()", pinned=_PINNED, **_HERE)
+def local_gradients_doubled(job: Job) -> None:
+    _train(job, "local", 2.0)
+
+
+@scenario("each gradient is set to what it is with safe_set_local_grad()", pinned=_PINNED, **_HERE)
+def local_gradients_kept(job: Job) -> None:
+    _train(job, "local", 1.0)
+
+
+@scenario("blocks are checkpointed by deepspeed.checkpointing.non_reentrant_checkpoint", stage="03")
+def non_reentrant_of_deepspeed(job: Job) -> None:
+    torch = job.torch
+    torch.manual_seed(0)
+    blocks = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(2)]
+
+    def checkpoint(block: Any, x: Any) -> Any:
+        if job.plain:
+            return block(x)
+        import deepspeed  # type: ignore[import-not-found,unused-ignore]
+
+        return deepspeed.checkpointing.non_reentrant_checkpoint(block, x)
+
+    def forward(self: Any, x: Any) -> Any:
+        for block in self.blocks:
+            x = checkpoint(block, x)
+        return self.head(x)
+
+    model = job.model(forward, blocks=torch.nn.ModuleList(blocks), head=torch.nn.Linear(16, 1, bias=False))
+    engine = job.engine(model)
+    for step in range(4):
+        job.train(engine, step)
+
+
+# with ZeRO-3 its hooks are recompiled for half a minute
+_FITS: Any = {"stage": "012", "accumulation": ("1", "2")}
+
+
+def _tolerant() -> None:
+    """torch 2.13 cannot trace torch.cuda.synchronize(None), which the engine's hook before a forward pass calls."""
+    importlib.import_module("torch._dynamo").config.suppress_errors = True
+
+
+@scenario("the engine compiles the whole model", pinned=[{"stage": "1"}], **_FITS)
+def compiled_by_engine(job: Job) -> None:
+    _tolerant()
+    engine = job.engine(job.MLP())
+    engine.compile(backend="eager")
+    for step in range(3):
+        job.train(engine, step)
+
+
+@scenario("the model is compiled before the engine is created", **_FITS)
+def compiled_before(job: Job) -> None:
+    _tolerant()
+    model = job.MLP()
+    model.compile(backend="eager")
+    engine = job.engine(model)
+    for step in range(3):
         job.train(engine, step)

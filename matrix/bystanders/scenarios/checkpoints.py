@@ -1,10 +1,17 @@
-"""Checkpoints written and loaded in the same process."""
+"""Checkpoints: saved, resumed, exported."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+import inspect
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenarios import engines, optimizers
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -112,3 +119,248 @@ def resumed_twice(job: Job) -> None:
         engine = job.engine(job.MLP())
         job.load(engine, f"step{step}")
     job.train(engine, 3)
+
+
+@scenario(
+    "weights, views of them, a shared one and a tensor of the CPU are copied to be saved, and training goes on",
+    pinned=[{"stage": "2", "precision": "bf16"}, {"stage": "1", "offload": "optimizer"}],
+    stage="012",
+)
+def copied_to_save(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    for step in range(2):
+        job.train(engine, step)
+    if not job.plain:
+        clone: Any = importlib.import_module("deepspeed.checkpoint.utils").clone_tensors_for_torch_save
+        _copy(job, clone, engine.module.state_dict())
+    for step in range(2, 4):
+        job.train(engine, step)
+
+
+def _copy(job: Job, clone: Any, weights: dict[str, Any]) -> None:
+    name, weight = next(iter(weights.items()))
+    more = {"a part": weight[1:3], "turned": weight.t(), "again": weight, "repeated": weight[:1].expand(4, -1)}
+    given: Any = {"model": {**weights, **more}, "rest": [job.torch.arange(5.0), 3, name]}
+    copies = clone(given)
+    for each, tensor in copies["model"].items():
+        assert job.torch.equal(tensor, given["model"][each].cpu()), each
+        about = tensor.dtype, tensor.device, tensor.stride(), tensor.untyped_storage().nbytes(), tensor.requires_grad
+        job.bits(f"copy of {each}", repr(about))
+    assert copies["model"]["again"].data_ptr() != copies["model"][name].data_ptr()
+    assert copies["rest"][0].data_ptr() != given["rest"][0].data_ptr()
+    job.bits("rest", repr(copies["rest"][1:]))
+
+
+_ONCE: Any = {"accumulation": ("1",), "partitioning": ("all",)}
+
+
+@scenario(
+    "ZeRO++ hpZ, in nodes of two ranks, resumes from a checkpoint",
+    pinned=[{"stage": "3", "partitioning": "all"}],
+    **{**engines._FITS, **_ONCE, "ranks": ("2",)},
+)
+def hpz_resumed(job: Job) -> None:
+    config = engines._hpz(2)
+    job.resume(lambda seed: job.engine(engines._model(job, seed), zero_optimization=config))
+
+
+@scenario(
+    "ZeRO-3 that averages gradients by all-reduce resumes from a checkpoint",
+    pinned=[{"stage": "3", "precision": "bf16", "partitioning": "all"}],
+    **{**_ONCE, "stage": "3", "ranks": ("2",)},
+)
+def all_reduced_resumed(job: Job) -> None:
+    def make(seed: int) -> Any:
+        return job.engine(engines._model(job, seed), zero_optimization={"reduce_scatter": False})
+
+    job.resume(make)
+
+
+@scenario("Twin-Flow resumes from a checkpoint", **{**optimizers._HERE, "accumulation": ("1",), "clipping": ("off",)})
+def twin_flow_resumed(job: Job) -> None:
+    job.resume(lambda seed: optimizers._engine(job, job.MLP(seed=seed)))
+
+
+@scenario(
+    "1-bit LAMB resumes from a checkpoint",
+    pinned=[{"ranks": "1"}],
+    **{**optimizers._LAMB, "accumulation": ("1",), "clipping": ("off",)},
+)
+def onebit_lamb_resumed(job: Job) -> None:
+    sys.modules.setdefault("cupy", ModuleType("cupy"))  # nothing of it is used but its name
+    params = {**optimizers._LAMB_PARAMS, "freeze_step": 3}
+
+    def make(seed: int) -> Any:
+        model = job.MLP(seed=seed)
+        whole = {**space.config(job.setting), "optimizer": {"type": "OneBitLamb", "params": params}}
+        initial = job._whole(model)
+        engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
+        job._initial[id(engine)] = initial
+        return engine
+
+    job.resume(make)
+
+
+_BLOCK = 3  # elements that share a scale
+
+
+_FITS: Any = {
+    "stage": "12",
+    "offload": ("none",),
+    "precision": ("fp32",),
+    "accumulation": ("1",),
+    "optimizer": ("client's SGD",),
+    "reference": False,  # the states belong to a rank's partition
+}
+
+
+def _resume(job: Job, name: str, state_of: Any) -> None:
+    class Scaled(job.torch.optim.SGD):  # type: ignore[name-defined,misc]
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                group["step"] = group.get("step", 0) + 1
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._scale(parameter)
+            return super().step(closure)
+
+        def _scale(self, parameter: Any) -> None:
+            """The larger the gradients so far, the smaller the steps."""
+            found = state_of(parameter.grad)
+            state = self.state[parameter].setdefault(name, job.torch.zeros_like(found))
+            job.torch.maximum(state, found, out=state)
+            parameter.grad.div_(1 + state.max())
+
+    elastic = {"zero_optimization": {"elastic_checkpoint": True}}
+    job.resume(lambda seed: job.engine(job.MLP(seed=seed), optimizer=lambda given: Scaled(given, lr=0.05), **elastic))
+
+
+@scenario(
+    "elastic_checkpoint with an optimizer that keeps one number for all weights",
+    pinned=[{"stage": "1", "optimizer": "client's SGD"}],
+    **_FITS,
+)
+def elastic_one_number(job: Job) -> None:
+    _resume(job, "largest", lambda gradient: gradient.abs().max().reshape(1))
+
+
+@scenario(
+    "elastic_checkpoint with an optimizer that keeps one number per three weights, as 8-bit optimizers do per block",
+    pinned=[{"stage": "2", "optimizer": "client's SGD"}],
+    **_FITS,
+)
+def elastic_blocks(job: Job) -> None:
+    def largest(gradient: Any) -> Any:
+        padded = job.torch.nn.functional.pad(gradient.abs().flatten(), (0, -gradient.numel() % _BLOCK))
+        return padded.view(-1, _BLOCK).amax(dim=1)
+
+    _resume(job, "largest", largest)
+
+
+_ZERO: Any = {"stage": "123"}
+
+
+@scenario("the fp32 weights of a checkpoint are exported", pinned=[{"stage": "3"}, {"stage": "1"}], **_ZERO)
+def exported(job: Job) -> None:
+    _written_out(job, job.MLP())
+
+
+@scenario(
+    "the fp32 weights of a model that is half frozen are exported", pinned=[{"stage": "2"}, {"stage": "3"}], **_ZERO
+)
+def exported_frozen(job: Job) -> None:
+    model = job.MLP()
+    model.blocks[0].requires_grad_(False)
+    _written_out(job, model)
+
+
+def _written_out(job: Job, model: Any) -> None:
+    engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
+    for step in range(2):
+        job.train(engine, step)
+    job.save(engine, "two")
+    if job.plain:
+        written: Any = job.parameters(engine)
+    else:
+        job.torch.distributed.barrier()
+        written = _converted(job) if job.rank == 0 else {}
+    for name, weight in sorted(written.items()):
+        job.note(f"written: {name}", weight)
+    job.train(engine, 2)
+
+
+def _converted(job: Job) -> dict[str, Any]:
+    zero_to_fp32 = importlib.import_module("deepspeed.utils.zero_to_fp32")
+    convert = zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict
+    into_directory = "output_dir" in inspect.signature(convert).parameters
+    out = job.tmp / "written"
+    if into_directory:
+        out.mkdir()
+    with mock.patch.dict(sys.modules, huggingface_hub=_hub()):
+        convert(str(job.tmp / "checkpoint"), str(out), tag="two")
+    weights: dict[str, Any] = job.torch.load(out / "pytorch_model.bin" if into_directory else out)
+    return weights
+
+
+def _hub() -> ModuleType:
+    """Replaces huggingface_hub, which zero_to_fp32 asks how to split the weights into files: all into one."""
+    module = ModuleType("huggingface_hub")
+    module.split_torch_state_dict_into_shards = (  # type: ignore[attr-defined]
+        lambda weights, filename_pattern, **_: SimpleNamespace(
+            is_sharded=False, filename_to_tensors={filename_pattern.format(suffix=""): list(weights)}
+        )
+    )
+    return module
+
+
+def _saved(job: Job, model: Any) -> Any:
+    engine = job.engine(model)
+    for step in range(2):
+        job.train(engine, step)
+    job.save(engine, "two")
+    if not job.plain:
+        job.torch.distributed.barrier()
+    return engine
+
+
+@scenario(
+    "the fp32 weights of a checkpoint are read into a dict, without a file",
+    pinned=[{"stage": "2"}],
+    stage="123",
+    works_around=("zero_to_fp32_uninitialized",),
+)
+def exported_into_a_dict(job: Job) -> None:
+    engine = _saved(job, job.MLP())
+    written: Any = {}
+    if job.plain:
+        written = job.parameters(engine)
+    elif job.rank == 0:
+        read = importlib.import_module("deepspeed.utils.zero_to_fp32").get_fp32_state_dict_from_zero_checkpoint
+        written = read(str(job.tmp / "checkpoint"), tag="two")
+    for name, weight in sorted(written.items()):
+        job.note(f"read: {name}", weight)
+    job.train(engine, 2)
+
+
+@scenario("the fp32 weights of a model with floating-point buffers are exported", pinned=[{"stage": "2"}], stage="123")
+def exported_with_buffers(job: Job) -> None:
+    job.torch.manual_seed(0)
+    nn = job.torch.nn
+    model = job.model(
+        lambda self, x: self.head(self.body(x).tanh() * self.scale.to(x.dtype)),
+        body=nn.Linear(16, 16),
+        head=nn.Linear(16, 1),
+    )
+    model.register_buffer("scale", job.torch.arange(16) / 16)
+    model.register_buffer("unused", job.torch.ones(3, dtype=job.torch.float64))
+    engine = _saved(job, model)
+    written: Any = {}
+    if job.plain:
+        written = {**job.parameters(engine), **dict(engine.module.named_buffers())}
+    elif job.rank == 0:
+        written = _converted(job)
+    for name, weight in sorted(written.items()):
+        job.note(f"written: {name}", weight)
+        if not job.plain:
+            job.bits(f"dtype of {name}", str(weight.dtype))
+    job.train(engine, 2)

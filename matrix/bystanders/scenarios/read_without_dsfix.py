@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
-from matrix.bystanders.scenarios import conversions, exported, one_cycle, schedulers
+from matrix.bystanders.scenarios import checkpoints, schedules, universal
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _SCHEDULES: Any = {
-    "WarmupLR": {"warmup_max_lr": list(schedulers._OWN), **schedulers._LINEAR},
-    "WarmupDecayLR": {"total_num_steps": 8, "warmup_max_lr": list(schedulers._OWN), **schedulers._LINEAR},
-    "WarmupCosineLR": schedulers._COSINE,
+    "WarmupLR": {"warmup_max_lr": list(schedules._OWN), **schedules._LINEAR},
+    "WarmupDecayLR": {"total_num_steps": 8, "warmup_max_lr": list(schedules._OWN), **schedules._LINEAR},
+    "WarmupCosineLR": schedules._COSINE,
     "LRRangeTest": {"lr_range_test_min_lr": 0.02, "lr_range_test_step_size": 2},
     "OneCycle": {
-        "cycle_min_lr": one_cycle._LOW,
-        "cycle_max_lr": one_cycle._HIGH,
+        "cycle_min_lr": schedules._LOW,
+        "cycle_max_lr": schedules._HIGH,
         "cycle_first_step_size": 2,
         "cycle_momentum": False,
     },
@@ -100,7 +100,7 @@ def written_at_each_point(job: Job) -> None:
     "fp32 weights and a universal checkpoint are made of a checkpoint",
     stage="123",
     precision=("fp32", "bf16"),
-    optimizer=conversions._ADAM,
+    optimizer=universal._ADAM,
     pinned=[{"stage": "2", "optimizer": "AdamW"}],
 )
 def converted_and_read(job: Job) -> None:
@@ -108,9 +108,9 @@ def converted_and_read(job: Job) -> None:
     job.train(engine, 0)
     job.save(engine, "two")
     if not job.plain:
-        conversions._convert(job, "two")
+        universal._convert(job, "two")
         if job.rank == 0:
-            exported._converted(job)
+            checkpoints._converted(job)
         written.look_at_files()
     written.note()
 
@@ -163,9 +163,7 @@ def pickled_schedules(job: Job) -> None:
         if not hasattr(job._lab.deepspeed.runtime.lr_schedules, kind):
             continue
         model = job.MLP()
-        engine = job.engine(
-            model, schedulers._groups(model, schedulers._OWN), scheduler={"type": kind, "params": params}
-        )
+        engine = job.engine(model, schedules._groups(model, schedules._OWN), scheduler={"type": kind, "params": params})
         written.look_at(f"{kind}: new", engine.lr_scheduler)
         for _ in range(2 * job.accumulation):
             engine.backward(job.loss(engine, job.batch(0)))

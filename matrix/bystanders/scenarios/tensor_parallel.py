@@ -1,4 +1,4 @@
-"""Two ranks that hold different weights, or parts of a sequence, of which the engine is told by an mpu."""
+"""Tensor parallelism, in training and in inference by AutoTP."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ from matrix.bystanders.scenario import scenario
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
-_FITS: Any = {
-    "stage": "012",
-    "ranks": ("2", "4"),
-    "optimizer": ("SGD", "AdamW"),
-    "offload": ("none",),
-}
+_SHARDS: Any = {"stage": "012", "ranks": ("2", "4"), "optimizer": ("SGD", "AdamW"), "offload": ("none",)}
 
 
 def _two_shards(job: Job) -> Any:
@@ -64,7 +59,7 @@ def _resumed(job: Job, mpu: Any, seed: int) -> None:
     train(engine, 2)
 
 
-@scenario("two tensor-parallel ranks resume from a checkpoint", pinned=[{"stage": "1"}], reference=False, **_FITS)
+@scenario("two tensor-parallel ranks resume from a checkpoint", pinned=[{"stage": "1"}], reference=False, **_SHARDS)
 def shards_resumed(job: Job) -> None:
     assert job._lab.deepspeed
     job._lab.deepspeed.init_distributed(verbose=False)
@@ -74,7 +69,7 @@ def shards_resumed(job: Job) -> None:
 @scenario(
     "Ulysses sequence parallelism resumes from a checkpoint",
     pinned=[{"stage": "2"}, {"stage": "0"}, {"stage": "1", "ranks": "4"}],
-    **{**_FITS, "precision": ("fp32", "bf16"), "clipping": ("off",)},
+    **{**_SHARDS, "precision": ("fp32", "bf16"), "clipping": ("off",)},
 )
 def ulysses_resumed(job: Job) -> None:
     """Each rank trains on the same batches. DeepSpeed adds the gradients of the two ranks of a sequence."""
@@ -113,3 +108,89 @@ def ulysses_resumed(job: Job) -> None:
     job.load(engine, "two")
     for step in range(2, 4):
         train(engine, step)
+
+
+_FITS: Any = {
+    "stage": "0",
+    "offload": ("none",),
+    "precision": ("fp32",),
+    "partitioning": ("parameters persist",),
+    "ranks": ("2",),
+    "accumulation": ("1",),
+    "optimizer": ("SGD",),
+    "clipping": ("off",),
+}
+
+
+def _passed(job: Job, model: str, layer: str, groups: int, by_group: bool) -> None:
+    from dsfix.lab import autotp
+
+    names = ("self_attn", "query_key_value", "out_proj", "mlp", "up_proj", "down_proj")
+    whole = autotp.causal(autotp.Kind(model, layer, *names, groups, by_group))
+    found: Any = whole if job.plain else autotp.shard(job._lab, whole)
+    for number in range(2):
+        job.note(f"pass {number}", autotp.outputs(found)["output"])
+
+
+@scenario("sharded inference of BLOOM's layer", pinned=[{}], **_FITS)
+def sharded_bloom(job: Job) -> None:
+    _passed(job, "Bloom", "BloomBlock", 8, True)
+
+
+@scenario("sharded inference of GLM's layer", pinned=[{}], **_FITS)
+def sharded_glm(job: Job) -> None:
+    _passed(job, "GLM", "GLMBlock", 8, False)
+
+
+@scenario("sharded inference of a layer that no name is known for", pinned=[{}], **_FITS)
+def sharded_unknown(job: Job) -> None:
+    _passed(job, "Other", "OtherBlock", 2, True)
+
+
+@scenario("sharded inference of a DecoderLayer, as Falcon's own code names it", pinned=[{}], **_FITS)
+def sharded_decoder_by_heads(job: Job) -> None:
+    _passed(job, "RW", "DecoderLayer", 8, True)
+
+
+@scenario("sharded inference of a DecoderLayer, as Falcon's own code names it, with two groups", pinned=[{}], **_FITS)
+def sharded_decoder_by_groups(job: Job) -> None:
+    _passed(job, "RW", "DecoderLayer", 2, True)
+
+
+@scenario("sharded inference of MPT's layer", pinned=[{}], **_FITS)
+def sharded_mpt(job: Job) -> None:
+    from dsfix.lab import autotp
+
+    _passed_by_names(job, autotp.causal(autotp.MPT))
+
+
+@scenario("sharded inference of Persimmon's layer", pinned=[{}], **_FITS)
+def sharded_persimmon(job: Job) -> None:
+    from dsfix.lab import autotp
+
+    names = ("self_attn", "query_key_value", "out_proj", "mlp", "up_proj", "down_proj")
+    _passed_by_names(job, autotp.causal(autotp.Kind("Persimmon", "PersimmonDecoderLayer", *names, 8, True)))
+
+
+def _passed_by_names(job: Job, whole: Any) -> None:
+    from dsfix.lab import autotp
+
+    found: Any = whole if job.plain else autotp.shard(job._lab, whole)
+    for number in range(2):
+        job.note(f"pass {number}", autotp.outputs(found)["output"])
+
+
+@scenario("sharded inference of an MPT whose attention notes kv_n_heads, and needs it", pinned=[{}], **_FITS)
+def sharded_mpt_by_names(job: Job) -> None:
+    from dsfix.lab import autotp
+
+    _passed_by_names(job, autotp.noting_mpt())
+
+
+@scenario(
+    "sharded inference of an MPT whose attention notes kv_n_heads, and needs only its weights", pinned=[{}], **_FITS
+)
+def sharded_mpt_by_weights(job: Job) -> None:
+    from dsfix.lab import autotp
+
+    _passed_by_names(job, autotp.noting_mpt(from_weights=True))

@@ -57,7 +57,7 @@ def test_without_the_guard_the_first_forward_pass_fails(seen):
     assert "You can't move a model that has some modules offloaded" in found["cpu"]["error"]
 
 
-@pytest.mark.parametrize("case", ["eight devices", "names", "torch.device", "peft", "trainer without a check"])
+@pytest.mark.parametrize("case", ["eight devices", "peft", "trainer without a check"])
 def test_several_devices_are_one_clear_error(seen, case):
     (found,) = seen("device_map", "error")
     lines = found[case]["error"].splitlines()
@@ -90,17 +90,7 @@ def test_hooks_of_one_other_device_are_an_error(seen):
     assert "cuda:1: " in found["hooks of one other device"]["error"]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "hooks of this device",
-        "hooks of the current device",
-        "this device",
-        "auto with one device",
-        "all on the CPU",
-        "map without hooks",
-    ],
-)
+@pytest.mark.parametrize("case", ["hooks of this device", "auto with one device", "map without hooks"])
 def test_models_that_train_correctly_pass_silently(seen, case):
     (found,) = seen("device_map", "error")
     assert found[case].get("equal") is True, found[case]
@@ -165,8 +155,7 @@ def test_ddp_over_separate_devices_per_process_passes(seen):
     for rank, found in enumerate(seen("ddp", "error", ranks=2)):
         assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
         assert as_without(found["this device"], f"cuda:{rank}")
-        assert as_without(found["no map"], f"cuda:{rank}")
-        assert found["devices of its own"]["said"] == found["this device"]["said"] == found["no map"]["said"] == []
+        assert found["devices of its own"]["said"] == found["this device"]["said"] == []
         (said,) = found["too few devices"]["said"]
         assert "too few for each" in said
 
@@ -176,10 +165,3 @@ def test_ddp_repaired(seen):
         for case in ("device_ids", "subclass", "another device", "too few devices"):
             assert as_without(found[case], f"cuda:{rank}"), found[case]
         assert found["offloaded"]["error"].startswith(OFFLOADED)
-
-
-@pytest.mark.parametrize("mode", ["error", "repair"])
-def test_ddp_stays_the_same_class(seen, mode):
-    for found in seen("ddp", mode, ranks=2):
-        name = "DistributedDataParallel.__init__"
-        assert found["the class"] == {"pickled": True, "first": ["module", "device_ids"], "name": name}

@@ -159,20 +159,12 @@ def cases(tested):
         yield from cases_of_ranks(tested, expected)
     elif tested == "error":
         yield "eight devices", outcome(lambda: load(eight()))
-        yield "names", outcome(lambda: load(eight("cuda:{}".format)))
-        yield "torch.device", outcome(lambda: load(eight(lambda k: torch.device("cuda", k))))
         yield "peft", outcome(lambda: lora(load(eight())))
         yield "cpu", outcome(lambda: load({**eight(lambda k: 0), "lm_head": "cpu"}))
         yield "disk", outcome(lambda: load({**eight(lambda k: 0), "lm_head": "disk"}, offload_folder=out / "offloaded"))
         yield "hooks of one other device", outcome(lambda: dispatch_model(load(), {"": 1}, force_hooks=True))
         yield "hooks of this device", outcome(lambda: dispatch_model(load(), {"": 0}, force_hooks=True), expected)
-        yield (
-            "hooks of the current device",
-            outcome(lambda: dispatch_model(load(), {"": "cuda"}, force_hooks=True), expected),
-        )
-        yield "this device", outcome(lambda: load({"": 0}), expected)
         yield "auto with one device", outcome(lambda: load("auto", max_memory={0: "1GB"}), expected)
-        yield "all on the CPU", outcome(lambda: load({"": "cpu"}), expected)
         yield "trainer", outcome(lambda: load(eight()), work=fit)
         os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] = "true"
         yield "trainer without a check", outcome(lambda: load(eight()), work=fit)
