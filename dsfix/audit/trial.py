@@ -18,8 +18,8 @@ from dsfix.lab.cuda import schedule
 from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import RankResult, fresh, launch
 from dsfix.lab.preload import Preloaded
+from dsfix.lab.ranks import RankResult, fresh, launch
 
 Command = Callable[[str], Sequence[str]]
 

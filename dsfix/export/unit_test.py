@@ -96,7 +96,7 @@ def _read(symbol: Symbol, entry: Entry) -> ReadCode:
 
 
 _OTHERS = ("deepspeed", "numpy", "packaging", "pytest", "torch", "unit")  # packages that are not Python's own
-_NOT_LAB = ("dsfix.lab.accelerator", "dsfix.lab.cuda_device", "dsfix.lab.launcher", "dsfix.lab.isolation")
+_NOT_LAB = ("dsfix.lab.accelerator", "dsfix.lab.cuda_device", "dsfix.lab.ranks", "dsfix.lab.isolation")
 
 
 def _body(function: str) -> str:

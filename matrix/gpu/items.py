@@ -21,7 +21,7 @@ from dsfix.catalogue.registry import Entry
 from dsfix.lab import reproduction
 from dsfix.lab.cuda import schedule
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 from dsfix.lab.reproduction import Sighting
 from matrix import proofs
 from matrix.gpu.machine import Machine

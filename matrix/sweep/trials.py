@@ -12,8 +12,8 @@ from dsfix.audit.agreement import AuditVerdict
 from dsfix.audit.trial import trial
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import fresh
 from dsfix.lab.preload import Preloaded
+from dsfix.lab.ranks import fresh
 from dsfix.patch import Severity
 from matrix import environments
 from matrix.sweep import space
