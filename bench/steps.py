@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matrix  # noqa: F401 isort: skip  takes the checkout, whose dsfix/ has no patches, off sys.path again
 
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 from matrix.bystanders import space, trials
 from matrix.bystanders.trials import ALL, NONE
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .catalogue.registry import UnknownPatch
-from .invocation import is_command_line
 from .outcome import Outcome, StrictError, describe
 from .process import PatchReport, activate, report, revert
+from .process.invocation import is_command_line
 
 if TYPE_CHECKING:
     from .check.checking import check_config

@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
     for lost in missing:
         print(f"deepspeed {lost.release} was not checked: {lost.reason}")
     print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
-    print("Then: python -m tox run -e docs")
-    print("And the bugs that it has fixed: python -m tox run -e docs -- upstream-rows --clone DIR")
+    print("Then: python -m tox run -e pages")
+    print("And the bugs that it has fixed: python -m tox run -e pages -- upstream-rows --clone DIR")
     return TROUBLE if missing or any(cell.mismatches() for cell in cells) else OK
 
 

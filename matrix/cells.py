@@ -11,8 +11,8 @@ from types import TracebackType
 
 from dsfix.catalogue.registry import Entry
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import fresh
 from dsfix.lab.preload import Preloaded
+from dsfix.lab.ranks import fresh
 from dsfix.lab.reproduction import Sighting, run
 from matrix import environments, proofs
 from matrix.proofs import Cell, Run, State

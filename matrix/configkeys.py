@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         PATH.write_text(text, encoding="utf-8")
         print(f"{PATH.name} {'written' if stale else 'is unchanged'}")
         return OK
-    print("keys.json is stale: `python -m tox run -e docs -- keys` writes it" if stale else "keys.json is up to date")
+    print("keys.json is stale: `python -m tox run -e pages -- keys` writes it" if stale else "keys.json is up to date")
     return TROUBLE if stale else OK
 
 

@@ -38,7 +38,7 @@ RENDER: Mapping[str, Callable[[Evidence], str]] = {
     "matrix.md": markdown.render,
     "matrix/index.html": lambda found: matrix_page.render(data.tree(found)),
 }
-_COMMAND = "python -m tox run -e docs"
+_COMMAND = "python -m tox run -e pages"
 _DAY = '''"""Written by `python -m matrix docs`."""
 
 PROVEN_ON = "{}"  # the day of the latest run of a reproduction in the record

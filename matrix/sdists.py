@@ -54,7 +54,7 @@ _NO_SDIST = (requests.RequestException, NoDigestsError, tarfile.TarError, EOFErr
 
 
 @dataclass(frozen=True)
-class Facts:
+class EnvironmentFacts:
     """A release's metadata. released: YYYY-MM-DD; requires: distribution -> specifiers, without extras."""
 
     released: str
@@ -132,7 +132,7 @@ class Index:
                 if not directory.is_dir():  # otherwise another process was faster
                     raise
 
-    def facts(self, release: str) -> Facts:
+    def facts(self, release: str) -> EnvironmentFacts:
         """The release's metadata. Raises Unavailable."""
         directory = self.sources(release)
         try:
@@ -140,7 +140,7 @@ class Index:
         except ValueError as error:
             raise Unavailable(f"the metadata of deepspeed {release} cannot be read: {_reason(error)}") from None
 
-    def _facts(self, release: str, directory: Path) -> Facts:
+    def _facts(self, release: str, directory: Path) -> EnvironmentFacts:
         found = _described(directory)
         requirements = map(Requirement, found.requires or ())
         released = self.sdists[release].upload_time if release in self.sdists else None
@@ -149,7 +149,7 @@ class Index:
             released = datetime.datetime.fromtimestamp(made, datetime.timezone.utc)
         classifiers = found.metadata.get_all("Classifier", [])
         pythons = {each.removeprefix(_PYTHON) for each in classifiers if each.startswith(f"{_PYTHON}3.")}
-        return Facts(
+        return EnvironmentFacts(
             released=released.strftime("%Y-%m-%d"),
             requires={each.name: str(each.specifier) for each in requirements if each.marker is None},
             pythons=tuple(sorted(pythons, key=Version)),

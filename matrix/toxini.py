@@ -69,7 +69,7 @@ def _columns(environments: Sequence[table.Environment]) -> Iterator[str]:
     """The environments with another torch."""
     yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(each.torch for each in environments)}}}]"
     yield "deps ="
-    yield "    {[matrix]others}"
+    yield from ("    {[releases]others}", "    pip", "    pypi-simple")
     for each in environments:
         yield from (f"    {each.torch}: {line.replace(' = ', '==')}" for line in _versions(each))
 

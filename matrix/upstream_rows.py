@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     print(
         f"{len(commits)} commits from {table.judged} to {last}: {len(new)} touch Python code and are no rows, "
         f"{len(chosen)} are listed{'' if options.all else '; --all lists the others, which may hide fixes'}.\n"
-        'Judge each: dsfix/upstream/README.md.',
+        "Judge each: dsfix/upstream/README.md.",
         file=sys.stderr,
     )
     return OK

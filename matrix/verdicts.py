@@ -25,11 +25,11 @@ from dsfix import survey, versions
 from dsfix.catalogue import proven, registry
 from dsfix.engine import rewrite
 from dsfix.engine import verdict as verdict_of
-from dsfix.engine.source import Block, split_target, text_of
-from dsfix.module_files import module_file
+from dsfix.engine.source import FunctionSource, split_target, text_of
 from dsfix.outcome import Outcome, Refused
 from dsfix.patch import Edit, Patch, Provide, Replace
 from dsfix.settings import Settings
+from dsfix.versions import module_file
 
 _HIDDEN = "Metadata-Version: 2.1\nName: deepspeed\nVersion: unknown\n"
 Edits = list[tuple[str, Edit]]
@@ -146,7 +146,7 @@ def compile_edited(site: Site, edits: Edits) -> None:
     rewrite.compile_edited(block, site[1], code, rewrite.imports_of(block, site[1], code), edits)
 
 
-def original(block: Block, qualname: str) -> CodeType:
+def original(block: FunctionSource, qualname: str) -> CodeType:
     """The function's code as compiled with its file. Raises Refused if it is not found."""
     for code in nested(compiled(block.path)):
         if code.co_firstlineno == block.first and code.co_qualname == qualname:

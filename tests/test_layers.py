@@ -9,14 +9,13 @@ PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
 
 # part -> the parts below it that it may import; `patch` is the vocabulary, with what everybody may import
 VOCABULARY = (
-    *("patch", "outcome", "job", "rules", "log", "versions", "settings", "garbage", "invocation", "module_files"),
+    *("patch", "outcome", "job", "rules", "log", "versions", "settings"),
     "catalogue",
 )
 BELOW = {
     "patch": set(),
     "engine": {"patch"},
-    "programs": {"patch", "engine"},
-    "process": {"patch", "engine", "programs"},
+    "process": {"patch", "engine"},
     "survey": {"patch", "engine"},
     "upstream": {"patch"},
     "doctor": {"patch", "engine", "survey"},

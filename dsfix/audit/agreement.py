@@ -30,7 +30,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AuditVerdict:
     """differences: in order of appearance; none means agreement within rounding.
 
     comparisons: number of compared numbers and tensors. unseen: what could not be compared -> why. patches: ids of the

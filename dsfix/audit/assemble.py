@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from dsfix.audit.agreement import Difference, Verdict
+from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.audit.compare import Findings, compare
 from dsfix.audit.defaults import complete
 from dsfix.audit.pieces import join
@@ -44,7 +44,7 @@ def record(jobs: Mapping[str, list[Seen]]) -> Record:
     return found
 
 
-def verdict_of(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None = None) -> Verdict:
+def verdict_of(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None = None) -> AuditVerdict:
     """Returns the verdict on one trial. seen: of the training's ranks; resumed: phase -> of the ranks that loaded."""
     joined = record({"training": seen, **(resumed or {})})
     found, failed = Findings(), next((each.failed for each in seen if each.failed), "")
@@ -57,7 +57,7 @@ def verdict_of(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] |
         step = _reached(joined, plan, phase)
         found.differences.append(Difference(phase, "error", step, (), 0, 0, 0, 0, _last(error)))
     ranks = [*seen, *(each for job in (resumed or {}).values() for each in job)]
-    return Verdict(
+    return AuditVerdict(
         differences=tuple(found.differences),
         comparisons=found.comparisons,
         unseen=found.unseen,

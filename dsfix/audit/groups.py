@@ -10,7 +10,7 @@ from dsfix.audit.plan import Plan
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """A parameter group: the names of its parameters, its lr as a factor, its weight decay; muon: Muon updates it."""
 
     names: tuple[str, ...]
@@ -19,22 +19,22 @@ class Group:
     muon: bool = False
 
 
-def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[Group]:
+def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGroup]:
     """Returns the script's groups: matrices, vectors without decay, embedding and gate at a higher rate; or one group.
 
     The single group includes the frozen parameters, as `model.parameters()` in a script does.
     """
     if not plan.groups:
-        return [Group(tuple(parameters), 1.0, 0.1)]
+        return [ParameterGroup(tuple(parameters), 1.0, 0.1)]
     trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     fast = tuple(name for name in trained if name.startswith(("embed.", "gate.", "blocks.0.mix.lora_b")))
     vectors = tuple(name for name, parameter in trained.items() if parameter.dim() < 2 and name not in fast)
     matrices = tuple(name for name in trained if name not in fast and name not in vectors)
-    found = [Group(matrices, 1.0, 0.1), Group(vectors, 0.5, 0.0), Group(fast, 2.0, 0.02)]
+    found = [ParameterGroup(matrices, 1.0, 0.1), ParameterGroup(vectors, 0.5, 0.0), ParameterGroup(fast, 2.0, 0.02)]
     return [group for group in found if group.names]
 
 
-def optimizer_groups(parameters: Mapping[str, Any], plan: Plan) -> list[Group]:
+def optimizer_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGroup]:
     """Returns the groups that DeepSpeed's optimizer has: those of the script, then the experts of each.
 
     DeepSpeed splits them in split_params_into_different_moe_groups_for_optimizer. With Muon each group becomes two: one
@@ -48,7 +48,7 @@ def optimizer_groups(parameters: Mapping[str, Any], plan: Plan) -> list[Group]:
     return [group for group in (*dense, *experts) if group.names]
 
 
-def _muon_groups(parameters: Mapping[str, Any], script: list[Group]) -> list[Group]:
+def _muon_groups(parameters: Mapping[str, Any], script: list[ParameterGroup]) -> list[ParameterGroup]:
     trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     found = []
     for group in script:

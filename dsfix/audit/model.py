@@ -86,7 +86,7 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         self.register_buffer("positions", torch.arange(LENGTH))
         self.register_buffer("counted", torch.ones(LENGTH, dtype=torch.bool), persistent=False)
         if plan.moe:
-            self.moe = moe.Mixture(WIDTH, plan.moe, moe.capacity(plan, tokens(plan)))
+            self.moe = moe.ReferenceMixture(WIDTH, plan.moe, moe.capacity(plan, tokens(plan)))
             self.register_buffer("routes", moe.routes(VOCABULARY, WIDTH))
 
     def forward(self, tokens: torch.Tensor, sometimes: bool, factor: float) -> Any:

@@ -38,7 +38,7 @@ class _Expert(nn.Module):  # type: ignore[misc,unused-ignore]
         return result
 
 
-class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
+class ReferenceMixture(nn.Module):  # type: ignore[misc,unused-ignore]
     """All experts in one process, each evaluated on all tokens: float [..., width] -> the same, and the auxiliary loss.
 
     Gating is at least in fp32. With one expert per token, its probability is the weight; with more, the weights of a
@@ -76,7 +76,7 @@ class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
         wanted = self.seen.masked_fill(chosen == 0.0, -torch.inf)
         return (wanted.argsort(0, descending=True).argsort(0) < self.capacity).to(chosen)
 
-    def undecided(self, rounded: Mixture) -> bool:
+    def undecided(self, rounded: ReferenceMixture) -> bool:
         """Whether rounding may route a token of the last forward differently; rounded: in lower precision."""
         ordered = self.seen.sort(1, descending=True).values
         gaps = [ordered[:, self.k - 1] - ordered[:, self.k], ordered[:, 0] - ordered[:, 1]]
@@ -114,7 +114,7 @@ def _factor(plan: Plan, tokens: int) -> float:
     return (capacity(plan, tokens) - 0.5) * EXPERTS / tokens / plan.moe
 
 
-def deepspeed_layer(plan: Plan, mixture: Mixture, width: int, tokens: int, lab: Lab) -> Any:
+def deepspeed_layer(plan: Plan, mixture: ReferenceMixture, width: int, tokens: int, lab: Lab) -> Any:
     """Returns DeepSpeed's layer with the weights of `mixture` and this rank's experts. Raises Unsupported."""
     from deepspeed.moe import layer as layers  # type: ignore[import-not-found,unused-ignore]
     from deepspeed.moe import sharded_moe

@@ -16,7 +16,7 @@ from dsfix.audit.plan import Plan
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.distributions import torch_build
-from dsfix.lab.launcher import fresh, launch
+from dsfix.lab.ranks import fresh, launch
 from dsfix.lab.session import Lab
 from dsfix.settings import cache_directory
 

@@ -10,7 +10,7 @@ from dsfix.audit.plan import Plan
 from dsfix.audit.unsupported import Unsupported
 
 if TYPE_CHECKING:
-    from dsfix.audit.groups import Group
+    from dsfix.audit.groups import ParameterGroup
 
 # options of the script's own optimizer, by class name in torch.optim
 _CLIENT: Mapping[str, Mapping[str, Any]] = {
@@ -37,7 +37,7 @@ class Recipe:
     kind: str
     options: Mapping[str, Any]
 
-    def groups(self, plan: Plan, groups: list[Group]) -> list[dict[str, Any]]:
+    def groups(self, plan: Plan, groups: list[ParameterGroup]) -> list[dict[str, Any]]:
         """Returns each group's options, with its parameter names as "params"."""
         own = [
             {"lr": self.options["lr"] * group.rate, "weight_decay": group.weight_decay}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..catalogue import registry
-from .agreement import Difference, Verdict
+from .agreement import AuditVerdict, Difference
 from .plan import Plan
 from .resolve import Resolved
-from .search import Fix, Found
+from .search import Fix, SearchResult
 
 _WIDTH = 110
 _NAMES, _DIFFERENCES, _CHANGES, _RACES = 3, 8, 4, 3  # shown in the text; the JSON has all
@@ -52,9 +52,9 @@ class Audit:
 
     file: str
     resolved: Resolved
-    with_dsfix: Verdict | None = None
-    without: Verdict | None = None
-    found: Found | None = None
+    with_dsfix: AuditVerdict | None = None
+    without: AuditVerdict | None = None
+    found: SearchResult | None = None
     seconds: float = 0.0
     interrupted: bool = False
 
@@ -114,7 +114,7 @@ def described(plan: Plan) -> str:
     return f"{', '.join(parts)}; {plan.steps} steps on {ranks}{schedule}"
 
 
-def in_short(verdict: Verdict) -> str:
+def in_short(verdict: AuditVerdict) -> str:
     """Returns a summary for the progress line."""
     if verdict.failed:
         return verdict.failed
@@ -126,12 +126,12 @@ def in_short(verdict: Verdict) -> str:
     return f"differs: {_PHASES.get(first.phase, first.phase + ': ')}{_subject(first)}, {verdict.seconds:.1f} s"
 
 
-def _versions(verdict: Verdict) -> str:
+def _versions(verdict: AuditVerdict) -> str:
     named = ", ".join(f"{name} {version}" for name, version in verdict.versions.items())
     return named or "no rank reported its versions"
 
 
-def _verdict(heading: str, verdict: Verdict) -> Iterator[str]:
+def _verdict(heading: str, verdict: AuditVerdict) -> Iterator[str]:
     if verdict.failed:
         yield from _wrapped(f"{heading}: nothing compared: {verdict.failed}", 0)
     elif not verdict.differences:
@@ -147,7 +147,7 @@ def _verdict(heading: str, verdict: Verdict) -> Iterator[str]:
     yield from _races(verdict)
 
 
-def _races(verdict: Verdict) -> Iterator[str]:
+def _races(verdict: AuditVerdict) -> Iterator[str]:
     for race in verdict.races[:_RACES]:
         first, *rest = race.splitlines()
         yield f"  - {first}"
@@ -281,7 +281,7 @@ def as_json(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _verdict_json(verdict: Verdict | None) -> dict[str, Any] | None:
+def _verdict_json(verdict: AuditVerdict | None) -> dict[str, Any] | None:
     if verdict is None:
         return None
     return {**_finite(dataclasses.asdict(verdict)), "agrees": verdict.agrees}

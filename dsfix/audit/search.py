@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
-from .agreement import Verdict
+from .agreement import AuditVerdict
 from .alternatives import Change, alternatives, changed
 from .plan import Plan
 from .relevance import named_by, pools
@@ -20,7 +20,7 @@ class Trial(Protocol):
 
     def __call__(
         self, plan: Plan, *, skip: Sequence[str] = ..., patched: bool = ..., timeout: float = ...
-    ) -> Verdict: ...
+    ) -> AuditVerdict: ...
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Fix:
     """A patch that is needed. seen: the verdict with the other fixes and without this one; None: not tried."""
 
     patch: str
-    seen: Verdict | None = None
+    seen: AuditVerdict | None = None
 
 
 @dataclass
-class Found:
+class SearchResult:
     """What was found so far; it grows during the search, so that an interrupted search can be reported.
 
     fixes: the patches that are needed, each of them necessary. among: if time ran out, the patches that contain the
@@ -65,14 +65,14 @@ class Search:
 
     trial: Trial
     plan: Plan
-    with_dsfix: Verdict
+    with_dsfix: AuditVerdict
     deadline: float
     timeout: float = 120.0
-    watched: Callable[[str | None, Verdict | None], None] = lambda what, verdict: None
-    found: Found = field(default_factory=Found)
-    _verdicts: dict[tuple[str, frozenset[str]], list[tuple[set[str], Verdict]]] = field(default_factory=dict)
+    watched: Callable[[str | None, AuditVerdict | None], None] = lambda what, verdict: None
+    found: SearchResult = field(default_factory=SearchResult)
+    _verdicts: dict[tuple[str, frozenset[str]], list[tuple[set[str], AuditVerdict]]] = field(default_factory=dict)
 
-    def run(self, without: Verdict, suspects: Iterable[str], sizes: Mapping[str, int]) -> None:
+    def run(self, without: AuditVerdict, suspects: Iterable[str], sizes: Mapping[str, int]) -> None:
         """Fills `found`. without: the verdict without dsfix. suspects, sizes: as in Resolved."""
         try:
             if not self._as_good(without):
@@ -83,7 +83,7 @@ class Search:
         except _OutOfTime:
             pass
 
-    def _try(self, what: str, plan: Plan, skip: Iterable[str] = ()) -> Verdict:
+    def _try(self, what: str, plan: Plan, skip: Iterable[str] = ()) -> AuditVerdict:
         """Returns the verdict on a plan without some patches; no trial is made twice, nor with fewer phases."""
         key = replace(plan, phases=()).dump(), frozenset(skip)
         known = self._verdicts.setdefault(key, [])
@@ -104,18 +104,18 @@ class Search:
         known.append(({*plan.phases}, verdict))
         return verdict
 
-    def _try_only(self, plan: Plan, kept: Sequence[str]) -> Verdict:
+    def _try_only(self, plan: Plan, kept: Sequence[str]) -> AuditVerdict:
         applied = self.with_dsfix.patches
         verdict = self._try(_with(kept, applied), plan, set(applied) - set(kept))
         if self._as_good(verdict) and len(kept) < len(self.found.among):
             self.found.among = tuple(kept)
         return verdict
 
-    def _as_good(self, verdict: Verdict) -> bool:
+    def _as_good(self, verdict: AuditVerdict) -> bool:
         """Whether nothing differs except what also differs with all patches."""
         return not verdict.failed and _kinds(verdict) <= _kinds(self.with_dsfix)
 
-    def _find_fixes(self, without: Verdict, suspects: Iterable[str]) -> None:
+    def _find_fixes(self, without: AuditVerdict, suspects: Iterable[str]) -> None:
         self.found.among = applied = self.with_dsfix.patches
         small = _narrowed(self.plan, without)
         named, left = self._follow_errors(small, without)
@@ -143,7 +143,7 @@ class Search:
     def _enough(self, plan: Plan, kept: Sequence[str]) -> bool:
         return self._as_good(self._try_only(plan, kept))
 
-    def _follow_errors(self, small: Plan, verdict: Verdict) -> tuple[list[str], Verdict]:
+    def _follow_errors(self, small: Plan, verdict: AuditVerdict) -> tuple[list[str], AuditVerdict]:
         """Returns the patches whose symptoms the errors match, one error after the other, and the verdict with them.
 
         Each training has all phases: one that no longer ends in the error is needed with them, too.
@@ -157,7 +157,7 @@ class Search:
             self._try_only(self.plan, named)
             verdict = self._try_only(small, named)
 
-    def _needed(self, small: Plan, left: Verdict, named: Sequence[str], suspects: Iterable[str]) -> list[str]:
+    def _needed(self, small: Plan, left: AuditVerdict, named: Sequence[str], suspects: Iterable[str]) -> list[str]:
         """Returns the needed patches. left: the verdict with the patches `named`."""
         imports, choices = self._pools(left, suspects)
         fails = left.failed or any(each.what == "error" for each in left.differences)
@@ -176,7 +176,7 @@ class Search:
         rest = [patch for patch in pool if patch not in base]
         return minimal(base, rest, lambda kept: self._enough(plan, kept), fresh=False)
 
-    def _pools(self, left: Verdict, suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+    def _pools(self, left: AuditVerdict, suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
         """As `pools`; first those that a later phase, if `left` differs in nothing else, has in their id."""
         applied = self.with_dsfix.patches
         imports, choices = pools(self.plan, applied, suspects)
@@ -213,19 +213,19 @@ def _with(kept: Sequence[str], applied: Sequence[str]) -> str:
     return f"with {len(kept)} of {len(applied)} patches"
 
 
-def _kinds(verdict: Verdict) -> set[tuple[str, str]]:
+def _kinds(verdict: AuditVerdict) -> set[tuple[str, str]]:
     kinds = {(difference.phase, difference.what) for difference in verdict.differences}
     return kinds | ({("", "race")} if verdict.races else set())
 
 
-def _within(verdict: Verdict, plan: Plan) -> Verdict:
+def _within(verdict: AuditVerdict, plan: Plan) -> AuditVerdict:
     """Returns what a verdict on more phases says about `plan`."""
     seen = tuple(each for each in verdict.differences if each.phase in ("training", *plan.phases))
     errors = verdict.errors if any(each.what == "error" for each in seen) else ()
     return replace(verdict, differences=seen, errors=errors)
 
 
-def _narrowed(plan: Plan, verdict: Verdict) -> Plan:
+def _narrowed(plan: Plan, verdict: AuditVerdict) -> Plan:
     """Returns the plan with only the phases that show the verdict's differences; none if the training differs."""
     if verdict.failed:
         return plan

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.audit import operators
-from dsfix.audit.agreement import Difference, Verdict
+from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.audit.plan import Plan
 from dsfix.lab.cuda import schedule
 from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import RankResult, fresh, launch
 from dsfix.lab.preload import Preloaded
+from dsfix.lab.ranks import RankResult, fresh, launch
 
 Command = Callable[[str], Sequence[str]]
 
@@ -46,7 +46,7 @@ def trial(
     timeout: float = 120.0,
     plant: str = "",
     command: Command = fresh,
-) -> Verdict:
+) -> AuditVerdict:
     """Trains `plan` with DeepSpeed and returns how it compares with plain PyTorch, step by step.
 
     skip: patches to disable; patched: whether any patch is applied. path: the first entry of the ranks' sys.path, with
@@ -60,8 +60,8 @@ def trial(
         try:
             verdict = _trial(plan, scratch, environment, timeout, plant, command)
         except LabUnavailable as error:
-            verdict = Verdict(failed=str(error))
-    return Verdict(**{**vars(verdict), "seconds": time.monotonic() - started})
+            verdict = AuditVerdict(failed=str(error))
+    return AuditVerdict(**{**vars(verdict), "seconds": time.monotonic() - started})
 
 
 def compiled(plan: Plan, command: Command = fresh) -> float:
@@ -81,7 +81,7 @@ def _trial(
     timeout: float,
     plant: str,
     command: Command,
-) -> Verdict:
+) -> AuditVerdict:
     streams = schedule.variables(plan.schedule, plan.races)
     directory, work = scratch / "seen", scratch / "work"
     work.mkdir()
@@ -98,7 +98,7 @@ def _trial(
 
     silent = job("training", plan.ranks)
     if len(silent) == plan.ranks:
-        return Verdict(failed=_end(silent, timeout))
+        return AuditVerdict(failed=_end(silent, timeout))
     ended = {}
     for phase in _loadable(directory):
         ranks = plan.universal_ranks if phase == "universal" else plan.ranks
@@ -114,7 +114,7 @@ def _trial(
     try:
         found = json.loads((directory / "verdict.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return Verdict(failed=f"the comparison failed: {_end([comparison], timeout)}")
+        return AuditVerdict(failed=f"the comparison failed: {_end([comparison], timeout)}")
     if silent and not found["differences"]:
         found["failed"] = _end(silent, timeout)
     verdict = load(found)
@@ -131,10 +131,10 @@ def _loadable(directory: Path) -> list[str]:
     return found
 
 
-def load(found: dict[str, Any]) -> Verdict:
+def load(found: dict[str, Any]) -> AuditVerdict:
     """Returns the Verdict that dataclasses.asdict turned into `found`."""
     differences = tuple(Difference(**{**each, "names": tuple(each["names"])}) for each in found["differences"])
-    return Verdict(
+    return AuditVerdict(
         **{
             **found,
             "differences": differences,

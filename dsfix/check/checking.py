@@ -206,7 +206,7 @@ def _target(wanted: str | None) -> tuple[keys.Known, str, list[str], bool]:
         version = Version(newest)
     try:
         return _read_from(_package()), str(version), assumed, True
-    except extract.Unreadable as error:
+    except extract.UnreadableSource as error:
         assumed.append(f"the keys of deepspeed {version} from dsfix's table: {error}")
         return keys.of_release(version), str(version), assumed + _outside(version), True
 
@@ -228,9 +228,9 @@ def _package() -> Path:
     try:
         spec = find_spec("deepspeed")
     except (ImportError, ValueError) as error:
-        raise extract.Unreadable(str(error)) from None
+        raise extract.UnreadableSource(str(error)) from None
     if spec is None or spec.origin is None:
-        raise extract.Unreadable("the package is missing or empty")
+        raise extract.UnreadableSource("the package is missing or empty")
     return Path(spec.origin).parent
 
 

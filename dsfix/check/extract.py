@@ -28,7 +28,7 @@ _COPIES = ("copy", "deepcopy")
 KINDS = ("int", "float", "bool")
 
 
-class Unreadable(Exception):
+class UnreadableSource(Exception):
     """The source is missing, or is not DeepSpeed's."""
 
 
@@ -41,7 +41,7 @@ def known(package: Path) -> Known:
     source = _Source(package)
     config = source.module("runtime.config")
     if config is None or not isinstance(config.names.get("DeepSpeedConfig"), ast.ClassDef):
-        raise Unreadable(f"{package} has no DeepSpeedConfig in runtime/config.py")
+        raise UnreadableSource(f"{package} has no DeepSpeedConfig in runtime/config.py")
     reader = _Reader(source)
     reader.follow(config, config.names["DeepSpeedConfig"], {"config": {()}})
     top = source.module("")

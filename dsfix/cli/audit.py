@@ -19,7 +19,7 @@ from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
 
 if TYPE_CHECKING:
-    from ..audit.agreement import Verdict
+    from ..audit.agreement import AuditVerdict
     from ..audit.report import Audit
     from ..audit.resolve import Resolved
     from ..audit.trial import Command
@@ -199,7 +199,7 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
 
 def _audit(audit: Audit, options: argparse.Namespace) -> None:
     """Runs the trials and adds their results to `audit`."""
-    from ..audit.agreement import Verdict
+    from ..audit.agreement import AuditVerdict
     from ..audit.trial import ranks
     from ..lab.errors import LabUnavailable
 
@@ -207,7 +207,7 @@ def _audit(audit: Audit, options: argparse.Namespace) -> None:
         with ranks(audit.resolved.plan.device) as command:
             _compare(audit, options, command)
     except LabUnavailable as error:
-        audit.with_dsfix = Verdict(failed=str(error))
+        audit.with_dsfix = AuditVerdict(failed=str(error))
 
 
 def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> None:
@@ -235,7 +235,7 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
         return
     with progress.shown(None) as shown:
 
-        def watched(what: str | None, seen: Verdict | None) -> None:
+        def watched(what: str | None, seen: AuditVerdict | None) -> None:
             if what is not None:
                 shown.start(what)
             if seen is not None:

@@ -13,7 +13,7 @@ from .exits import NO_DEEPSPEED, OK, TROUBLE
 from .printing import output
 
 if TYPE_CHECKING:
-    from ..doctor.facts import Facts
+    from ..doctor.facts import EnvironmentFacts
 
 NAME = "doctor"
 HELP = "show this environment, from the GPU driver to the patches, and what to fix, worst first"
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     return TROUBLE if any(finding.level is Level.ERROR for finding in found) else OK
 
 
-def as_json(facts: Facts, found: list[Finding]) -> dict[str, object]:
+def as_json(facts: EnvironmentFacts, found: list[Finding]) -> dict[str, object]:
     return {
         "findings": [finding.as_json() for finding in found],
         "environment": facts.as_json(),

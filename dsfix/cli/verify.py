@@ -18,7 +18,7 @@ from ..outcome import STAYS_OUT, Outcome
 from . import prepare
 from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
 from .printing import output, progress
-from .printing.verify_results import Row, State, as_json, print_rows
+from .printing.verify_results import State, VerifiedPatch, as_json, print_rows
 
 if TYPE_CHECKING:
     from ..lab.reproduction import Sighting
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         return prepare.refused(complaint, options.json)
     verdicts = _verdicts(named)
     entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
-    rows: list[Row] = []
+    rows: list[VerifiedPatch] = []
     interrupted = False
     prepare.lower_priority()
     try:
@@ -93,14 +93,14 @@ def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
 
 
 def _collect(
-    entries: list[registry.Entry], verdicts: dict[str, Verdict], named: bool, timeout: float, rows: list[Row]
+    entries: list[registry.Entry], verdicts: dict[str, Verdict], named: bool, timeout: float, rows: list[VerifiedPatch]
 ) -> None:
     """Runs the reproductions and appends to `rows` after each run, so that an interrupt keeps what is done."""
     plan = []
     for entry in entries:
         outcome = verdicts[entry.id].outcome
         runs = 2 if outcome is Outcome.PENDING else int(named and outcome is not Outcome.DISABLED)
-        plan.append((Row(entry, verdicts[entry.id]), runs))
+        plan.append((VerifiedPatch(entry, verdicts[entry.id]), runs))
     with progress.shown(sum(runs for _, runs in plan)) as shown:
         for row, runs in plan:
             if not runs:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .files import text
-from .programs import Answer, ask
+from .programs import ProgramOutput, ask
 
 _FIELDS = ("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "compute_cap")
 _OLD_FIELDS = _FIELDS[:-1]  # drivers before 510 do not support compute_cap
@@ -77,11 +77,11 @@ def query(program: str, seconds: float) -> tuple[str, tuple[Gpu, ...], str]:
     return parse(answer)
 
 
-def _query(program: str, fields: tuple[str, ...], seconds: float) -> Answer:
+def _query(program: str, fields: tuple[str, ...], seconds: float) -> ProgramOutput:
     return ask([program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"], seconds)
 
 
-def parse(answer: Answer) -> tuple[str, tuple[Gpu, ...], str]:
+def parse(answer: ProgramOutput) -> tuple[str, tuple[Gpu, ...], str]:
     """Parses nvidia-smi's output; its first line is the complaint if it lists no GPU."""
     driver, gpus = "", []
     for row in csv.reader(answer.output.replace("\0", "").splitlines(), skipinitialspace=True):

@@ -52,7 +52,7 @@ PREFIXES = ("DSFIX_", "NCCL_", "TORCH_NCCL_", "GLOO_", "DS_BUILD_")
 
 
 @dataclass(frozen=True)
-class Facts:
+class EnvironmentFacts:
     """Facts about the environment. `variables`: those of VARIABLES and PREFIXES that are set."""
 
     platform: Platform
@@ -107,7 +107,7 @@ def collect(
     environment: Mapping[str, str] = os.environ,
     import_seconds: float = IMPORT_SECONDS,
     program_seconds: float = PROGRAM_SECONDS,
-) -> Facts:
+) -> EnvironmentFacts:
     """Collects all facts; programs run concurrently, each with a time limit in seconds."""
     with ThreadPoolExecutor() as pool:
         try:
@@ -122,7 +122,7 @@ def collect(
             )
             if "import" in found.deepspeed_probe.errors and not found.torch_probe.failed:
                 found = dataclasses.replace(found, dsfix_probe=packages.run_probe("dsfix", import_seconds, environment))
-            return Facts(
+            return EnvironmentFacts(
                 platform=platform.collect(root, environment),
                 accelerators=gpus.result(),
                 toolchain=tools.result(),

@@ -21,10 +21,10 @@ from packaging.version import InvalidVersion, Version
 
 from .. import versions
 from ..engine.source import text_of
-from ..module_files import module_file
+from ..versions import module_file
 from . import probe
 from .files import text
-from .programs import Answer, ask, first_line
+from .programs import ProgramOutput, ask, first_line
 
 STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
 SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")
@@ -262,11 +262,11 @@ def run_probe(what: str, seconds: float, environment: Mapping[str, str]) -> Prob
         with open(probe.__file__, "rb") as program:
             answer = ask([sys.executable, "-", what], seconds, quiet, program)
     except OSError as error:
-        answer = Answer(problem=f"{probe.__file__} cannot be read: {error.strerror}")
+        answer = ProgramOutput(problem=f"{probe.__file__} cannot be read: {error.strerror}")
     return read_probe(answer, tuple(probe.PARTS[what]))
 
 
-def read_probe(answer: Answer, parts: tuple[str, ...]) -> Probe:
+def read_probe(answer: ProgramOutput, parts: tuple[str, ...]) -> Probe:
     """Parses a probe's output, complete or not."""
     facts: dict[str, Mapping[str, Any]] = {}
     errors: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Runs other programs with a time limit; whatever they do, the result is an `Answer`."""
+"""Runs other programs with a time limit; whatever they do, the result is a `ProgramOutput`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Input = Optional[Union[int, IO[bytes]]]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramOutput:
     """A program's output. `problem`: why it failed to run or to finish, one sentence, or ""."""
 
     output: str = ""
@@ -36,7 +36,7 @@ class Answer:
 
 def ask(
     argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None, stdin: Input = None
-) -> Answer:
+) -> ProgramOutput:
     """Runs a program in its own session; after the time limit, it is killed together with its children."""
     name = os.path.basename(argv[0])
     try:
@@ -49,7 +49,7 @@ def ask(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return Answer(problem=f"{name} cannot be run: {getattr(error, 'strerror', None) or error}")
+        return ProgramOutput(problem=f"{name} cannot be run: {getattr(error, 'strerror', None) or error}")
     _running.add(process)
     kept = (bytearray(), bytearray())
     readers = [
@@ -78,7 +78,7 @@ def ask(
             problem += " and cannot be killed"
     elif status < 0:
         problem = f"{name} was killed by {_signal(-status)}"
-    return Answer(output, errors, status, problem, timed_out)
+    return ProgramOutput(output, errors, status, problem, timed_out)
 
 
 def end_all() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .programs import Answer, ask
+from .programs import ProgramOutput, ask
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Toolc
     path = environment.get("PATH")
     complaints: list[str] = []
 
-    def run(program: str, *arguments: str) -> Answer:
+    def run(program: str, *arguments: str) -> ProgramOutput:
         answer = ask([program, *arguments], seconds, environment)
         if answer.problem or answer.status:
             complaints.append(f"{program}: {answer.problem or answer.first_line or f'status {answer.status}'}")
-            return Answer()
+            return ProgramOutput()
         return answer
 
     home = cuda_home(root, environment)
@@ -48,7 +48,7 @@ def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Toolc
     compiler = (environment.get("CXX") or "c++").split()[0]
     compiler_path = shutil.which(compiler, path=path)
     ninja = shutil.which("ninja", path=path)
-    version = run(compiler_path, "--version") if compiler_path else Answer()
+    version = run(compiler_path, "--version") if compiler_path else ProgramOutput()
     return Toolchain(
         cuda_home=home,
         nvcc_path=nvcc or "",

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Callable, Union
+from typing import Any, Callable, NamedTuple, Union
 
 from .. import log, versions
 from ..catalogue import registry
@@ -26,8 +26,18 @@ from .cache import Cache
 Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 
 
+class ExecutedModule(NamedTuple):
+    """A module that has been executed: imported, or run as a program, which calls itself `__main__`."""
+
+    name: str
+    program: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} as a program" if self.program else self.name
+
+
 @dataclass
-class State:
+class PatchState:
     """One patch in this process. `done` holds, per module or program, what `revert` has to undo; `past`, what it has to
     undo in modules that have been executed again. `modules`: those that the patch changes, where it may apply."""
 
@@ -35,8 +45,8 @@ class State:
     outcome: Outcome
     reason: str
     modules: tuple[str, ...] = ()
-    done: dict[str, list[Handle]] = field(default_factory=dict)
-    past: list[tuple[str, list[Handle]]] = field(default_factory=list)
+    done: dict[ExecutedModule, list[Handle]] = field(default_factory=dict)
+    past: list[tuple[ExecutedModule, list[Handle]]] = field(default_factory=list)
     judged: bool = False
     lock: Any = field(default_factory=threading.RLock)
 
@@ -46,8 +56,15 @@ class State:
         return registry.entry(self.summary).patch
 
     @property
+    def waits_for(self) -> list[str]:
+        """The modules that it has not changed yet, neither imported nor run as a program."""
+        done = {place.name for place in self.done}
+        return [name for name in self.modules if name not in done]
+
+    @property
     def in_force(self) -> bool:
-        modules = [(hooks.executed(name), handles) for name, handles in self.done.items()]
+        imported = [(place.name, handles) for place, handles in self.done.items() if not place.program]
+        modules = [(hooks.executed(name), handles) for name, handles in imported]
         return all(each.in_force(module) for module, handles in modules if module is not None for each in handles)
 
 
@@ -62,7 +79,7 @@ class Engine:
     ) -> None:
         self.settings, self.on_change, self.on_deepspeed = settings, on_change, on_deepspeed
         self.finder = hooks.Finder(self.imported, self.withdraw, self._before)
-        self.states: dict[str, State] = {}
+        self.states: dict[str, PatchState] = {}
         self.sourceless = False
         self.cache = Cache()
 
@@ -97,18 +114,18 @@ class Engine:
         except Exception as error:
             log.warn(f"before the import of {name}: {describe(error)}")
 
-    def _start(self, summary: Summary) -> State:
+    def _start(self, summary: Summary) -> PatchState:
         try:
             settled = verdict.before_source(summary, self.settings, self.cache)
             if settled is not None:
-                return State(summary, settled.outcome, settled.reason)
-            state = State(summary, Outcome.PENDING, "")
+                return PatchState(summary, settled.outcome, settled.reason)
+            state = PatchState(summary, Outcome.PENDING, "")
             state.modules = state.patch.modules
             state.reason = _waits(state.modules)
             return state
         except Exception as error:  # a declaration that cannot be evaluated
             self._warn(f"patch {summary.id} is skipped: {describe(error)}")
-            return State(summary, Outcome.FAILED, describe(error))
+            return PatchState(summary, Outcome.FAILED, describe(error))
 
     def imported(self, module: ModuleType, name: str) -> None:
         """The post-import hook: a watched module has just been executed, for the first time or again.
@@ -140,21 +157,23 @@ class Engine:
             if state.outcome is Outcome.PENDING:
                 for name in state.modules:
                     module = hooks.executed(name)
-                    if module is not None and name not in state.done:
+                    if module is not None and ExecutedModule(name, False) not in state.done:
                         self._advance(state, module, name, {})
         anchors.forget()  # else each collection of garbage looks at all trees
 
     @contextlib.contextmanager
-    def _edited(self, states: Sequence[State], module: ModuleType, name: str) -> Iterator[dict[str, Handle]]:
+    def _edited(self, states: Sequence[PatchState], module: ModuleType, name: str) -> Iterator[dict[str, Handle]]:
         """The edits of all patches that wait for the module, made together; none where not all of them fit."""
         edits, handles = {}, dict[str, Handle]()
         for state in states:
-            with contextlib.suppress(Exception), state.lock:  # it will be raised again, for this patch alone
-                if state.outcome is Outcome.PENDING and not {name, _as_program(name)} & state.done.keys():
+            with state.lock, self._out_on_error(state):
+                if state.outcome is Outcome.PENDING and name in state.waits_for:
                     self._judge_once(state)
                     edits[state.summary.id] = _edits(state.patch, name)
-        with contextlib.suppress(Exception):
+        try:
             handles.update(rewrite.make(edits, module, self.cache))
+        except Exception:  # of whichever patch: each is made alone then, and the one at fault says why
+            handles.clear()
         try:
             yield handles
         finally:
@@ -163,32 +182,37 @@ class Engine:
                 if handle is not None and not any(handle in done for done in state.done.values()):
                     handle.undo()  # of a patch that is not applied after all
 
-    def _advance(self, state: State, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
+    def _advance(self, state: PatchState, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
         with state.lock:
             if state.outcome is not Outcome.PENDING and not state.done:
                 if self.settings.strict and state.outcome.trouble:
                     self._complain(state)  # of an import that is tried again, too
                 return
-            key = name if module.__name__ == name else _as_program(name)
-            if key in state.done and all(each.in_force(module) for each in state.done[key]):
+            place = ExecutedModule(name, module.__name__ != name)
+            if place in state.done and all(each.in_force(module) for each in state.done[place]):
                 return  # executed again, and the change has outlived it
-            try:
+            with self._out_on_error(state):
                 self._judge_once(state)
                 edited = made.get(state.summary.id)
                 handles = apply(state.summary.id, state.patch, module, self.cache, name, edited)
-                if key in state.done:
-                    state.past.append((key, state.done[key]))
-                state.done[key] = handles
-            except Refused as refused:
-                self._out(state, refused.outcome, refused.reason)
-            except Exception as error:
-                self._out(state, Outcome.FAILED, describe(error))
-            else:
-                missing = [each for each in state.modules if not {each, _as_program(each)} & state.done.keys()]
+                if place in state.done:
+                    state.past.append((place, state.done[place]))
+                state.done[place] = handles
+                missing = state.waits_for
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
                 state.reason = _waits(missing) if missing else _applied(state.patch)
 
-    def _judge_once(self, state: State) -> None:
+    @contextlib.contextmanager
+    def _out_on_error(self, state: PatchState) -> Iterator[None]:
+        """Whatever is raised takes the patch out, and nothing else."""
+        try:
+            yield
+        except Refused as refused:
+            self._out(state, refused.outcome, refused.reason)
+        except Exception as error:
+            self._out(state, Outcome.FAILED, describe(error))
+
+    def _judge_once(self, state: PatchState) -> None:
         """All changes are looked at before the first is made: all or nothing."""
         if not state.judged:
             with rewrite.lock:  # an edit changes trees that this reads
@@ -197,13 +221,13 @@ class Engine:
                 raise Refused(found.outcome, found.reason)
             state.judged = True
 
-    def _out(self, state: State, outcome: Outcome, reason: str) -> None:
+    def _out(self, state: PatchState, outcome: Outcome, reason: str) -> None:
         left = self._undo(state)
         state.outcome, state.reason = (Outcome.FAILED, f"{reason}; {left}") if left else (outcome, reason)
         if state.outcome.trouble:
             self._complain(state)
 
-    def _complain(self, state: State) -> None:
+    def _complain(self, state: PatchState) -> None:
         remedy = REMEDY[state.outcome].format(id=state.summary.id)
         if state.reason.endswith(verdict.NO_SOURCE):  # nor has any other module, mostly: one warning is enough
             if self.sourceless and not self.settings.strict:
@@ -214,16 +238,16 @@ class Engine:
             )
         self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
-    def _undo(self, state: State) -> str:
+    def _undo(self, state: PatchState) -> str:
         """Reverts all that was done; returns what could not be, as a sentence."""
         left = []
         with state.lock:
-            for name, handles in (*state.done.items(), *reversed(state.past)):
+            for place, handles in (*state.done.items(), *reversed(state.past)):
                 for handle in reversed(handles):
                     try:
                         handle.undo()
                     except Exception as error:
-                        left.append(f"the change in {name} could not be reverted: {describe(error)}")
+                        left.append(f"the change in {place} could not be reverted: {describe(error)}")
             state.done.clear()
             state.past.clear()
         return "; ".join(left)
@@ -251,7 +275,7 @@ class Engine:
 
     def forked(self) -> None:
         """In the child of a fork: another thread of the parent may have held a lock, and is not here to release it."""
-        rewrite.lock = threading.RLock()
+        rewrite.forked()
         for state in self.states.values():
             state.lock = threading.RLock()
 
@@ -300,11 +324,6 @@ def apply(
 
 def _edits(patch: Patch, name: str) -> list[Edit]:
     return [change for change in patch.changes if isinstance(change, Edit) and change.module == name]
-
-
-def _as_program(name: str) -> str:
-    """The key under which `State.done` has a module that is run as a program, and may be imported too."""
-    return f"{name} as a program"
 
 
 def _waits(modules: Iterable[str]) -> str:

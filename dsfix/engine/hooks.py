@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable
 
-from ..garbage import uncollected
+from .garbage import uncollected
 
 Callback = Callable[[ModuleType, str], None]
 Before = Callable[[str], None]

@@ -24,7 +24,7 @@ from ..patch import Edit
 from . import anchors
 from .attributes import attribute
 from .cache import Cache
-from .source import Block, FunctionNode, block_at, exact_imports, imports, split_target, trees
+from .source import FunctionNode, FunctionSource, block_at, exact_imports, imports, split_target, trees
 
 _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
 _KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
@@ -34,8 +34,14 @@ _DEPTH = 8  # decorators
 _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
-lock = threading.RLock()  # Engine.forked renews it
+lock = threading.RLock()
 _sites: dict[FunctionType, _Site] = {}
+
+
+def forked() -> None:
+    """In the child of a fork: another thread of the parent may have held the lock, and is not here to release it."""
+    global lock
+    lock = threading.RLock()
 
 
 class EditHandle:
@@ -123,7 +129,7 @@ class _Site:
         return compile_edited(block, self.qualname, self.original, imported, pairs)
 
     @functools.cached_property
-    def _source(self) -> tuple[Block, frozenset[str]]:
+    def _source(self) -> tuple[FunctionSource, frozenset[str]]:
         """The function and the imported names as the file had them: it may be another by the time of a revert."""
         path = self.original.co_filename
         block = block_at(path, self.original.co_firstlineno)
@@ -210,7 +216,7 @@ def _contents(cells: Iterable[CellType]) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def imports_of(block: Block, qualname: str, code: CodeType) -> frozenset[str]:
+def imports_of(block: FunctionSource, qualname: str, code: CodeType) -> frozenset[str]:
     """The imported names with which the function, compiled alone, is `code`, the function in memory.
 
     Raises Refused, a conflict, where there are none.
@@ -227,7 +233,7 @@ def imports_of(block: Block, qualname: str, code: CodeType) -> frozenset[str]:
 
 
 def compile_edited(
-    block: Block, qualname: str, like: CodeType, imported: frozenset[str], pairs: Sequence[tuple[str, Edit]]
+    block: FunctionSource, qualname: str, like: CodeType, imported: frozenset[str], pairs: Sequence[tuple[str, Edit]]
 ) -> CodeType:
     """The code of the function with these edits (patch id, edit). Raises Refused where they do not fit."""
     node = trees.pop(block, None) or block.parse()  # nobody else reads it from now on

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar, Union
 
-from ..module_files import content
+from ..versions import content
 
 _T = TypeVar("_T")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
@@ -26,13 +26,13 @@ _DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
 _DEFINED = re.compile(r"\n([ \t]*)(?:a|d|c)(?:sync[ \t]+def|ef|lass)[ \t]+(\w+)")
 _IMPORT = r"(?:from[ \t]+\S+[ \t]+)?import\b[ \t]*(\([^)]*\)|(?:\\\n|.)*)"
 _CONTINUES = "#)]}"  # a line that begins with one of these ends no block
-trees: dict[Block, FunctionNode] = {}
+trees: dict[FunctionSource, FunctionNode] = {}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BLOCKS = ("body", "orelse", "finalbody")  # the fields of a statement that hold statements
 HOLDS = (*BLOCKS, "handlers", "cases")
 
 
-class Block(NamedTuple):
+class FunctionSource(NamedTuple):
     """One function as a file has it: `first` is its first line (decorators included), counted from 1."""
 
     path: str
@@ -111,7 +111,7 @@ def split_target(qualname: str) -> tuple[str, list[str]]:
     return outer, [name for name in inner.split(".") if name and name != "<locals>"]
 
 
-def find_blocks(path: str, qualname: str) -> list[Block]:
+def find_blocks(path: str, qualname: str) -> list[FunctionSource]:
     """The definitions of `qualname`'s outermost function in the file, in order (several for if/else, overloads)."""
     outer = split_target(qualname)[0]
     starts = _definitions(path).get(outer, ())
@@ -152,18 +152,18 @@ def _first_line(node: FunctionNode) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def block_at(path: str, first: int) -> Block | None:
+def block_at(path: str, first: int) -> FunctionSource | None:
     """The function whose first line (1-based, decorators included) is `first`, or None."""
     lines = _lines(path)
     if not 0 < first <= len(lines):
         return None
-    block = Block(path, first, "".join(lines[first - 1 : _end(lines, first - 1)]))
+    block = FunctionSource(path, first, "".join(lines[first - 1 : _end(lines, first - 1)]))
     with contextlib.suppress(SyntaxError, IndexError):
         block.tree()
         return block
     for _, node in _functions(whole_tree(path)):  # a string in it is dedented
         if _first_line(node) == first and node.end_lineno is not None:
-            return Block(path, first, "".join(lines[first - 1 : node.end_lineno]))
+            return FunctionSource(path, first, "".join(lines[first - 1 : node.end_lineno]))
     return None
 
 

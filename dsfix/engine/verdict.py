@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from ..catalogue import proven
 from ..catalogue.registry import Summary
-from ..module_files import module_file, on_disk
 from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
-from ..versions import Fit, gate, installed
+from ..versions import Fit, gate, installed, module_file, on_disk
 from . import anchors
 from .cache import Cache, declared, digest, stamps
-from .source import Block, digest_of, find_blocks, text_of, top_level
+from .source import FunctionSource, digest_of, find_blocks, text_of, top_level
 
 NO_SOURCE = "has no readable source"
 
@@ -124,7 +123,7 @@ def _check_all(changes: Sequence[Change]) -> None:
         raise Refused(Outcome.DRIFTED, f"only a part of the fix is in the source: {made[0].reason}")
 
 
-def places(edit: Edit) -> tuple[Block, list[anchors.Place]]:
+def places(edit: Edit) -> tuple[FunctionSource, list[anchors.Place]]:
     """Where an edit goes in the installed source: the function's block, the places in its syntax tree.
 
     Raises:

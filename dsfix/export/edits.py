@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..engine import verdict as judge
 from ..engine.anchors import Place
-from ..engine.source import Block, text_of
+from ..engine.source import FunctionSource, text_of
 from ..patch import Edit
 from .text import Inexportable, Text
 
@@ -22,7 +22,7 @@ class Located:
     """An edit, the places where it goes, and the code that is written there."""
 
     edit: Edit
-    block: Block
+    block: FunctionSource
     places: Sequence[Place]
     code: str
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from ..engine.source import text_of
-from ..module_files import module_file
+from ..versions import module_file
 from .plain import without_annotations
 from .text import Inexportable, Text
 

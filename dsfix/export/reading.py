@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..module_files import module_file
+from ..versions import module_file
 from .meanings import (
     ACCELERATOR,
     DIST,
@@ -40,7 +40,7 @@ _HERE = '"cuda" if torch.cuda.is_available() else "cpu"'
 
 
 @dataclass
-class Found:
+class ReadCode:
     """What a definition refers to, by place.
 
     meanings: with the f-string that they are in. lab: calls that pass the lab on, as which argument and to what; too.
@@ -70,8 +70,8 @@ class Reader(ast.NodeVisitor):
         self.of, self.constants, self.tops = of, constants or {}, {"dsfix", top}
         self.scopes: list[dict[str, Meaning]] = []
 
-    def read(self, node: ast.AST, lab: str = "lab") -> Found:
-        self.lab, self.found = lab, Found(node, self.of.text)
+    def read(self, node: ast.AST, lab: str = "lab") -> ReadCode:
+        self.lab, self.found = lab, ReadCode(node, self.of.text)
         self.joined: ast.JoinedStr | None = None
         self.visit(node)
         return self.found

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from ..catalogue.registry import Entry
 from ..engine.source import text_of
-from ..module_files import module_file
 from ..patch import Edit
+from ..versions import module_file
 from .edits import Located, edited, located
 from .meanings import Module, Symbol, module
-from .reading import Found, Reader
+from .reading import ReadCode, Reader
 from .text import Inexportable, Text
 from .writing import Writer
 
@@ -59,7 +59,7 @@ def _changed(edits: Sequence[Edit], entry: Entry, used: set[str]) -> tuple[str, 
     return several[0].block.path, before, after
 
 
-def _read_code(edit: Edit, edits: Sequence[Edit], entry: Entry) -> Found:
+def _read_code(edit: Edit, edits: Sequence[Edit], entry: Entry) -> ReadCode:
     """What the edit's code refers to, read as the body of a function of the patch's module.
 
     It may use what another edit of the same function imports.
@@ -82,7 +82,7 @@ def _body(function: str, edit: Edit) -> str:
     return code if code.strip("\n") != edit.written.strip("\n") else edit.written
 
 
-def _read(symbol: Symbol, entry: Entry) -> Found:
+def _read(symbol: Symbol, entry: Entry) -> ReadCode:
     package, _, name = symbol.module.rpartition(".")
     shared = name.startswith("_") and f"{entry.module.__package__}.".startswith(f"{package}.")
     if symbol.name == "PATCH" or not (shared or symbol.module == entry.module.__name__):

@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterator
 
 from ..catalogue.registry import Entry
-from ..module_files import module_file
+from ..versions import module_file
 from .meanings import ACCELERATOR, LAB, Symbol, module
-from .reading import Found, Reader
+from .reading import ReadCode, Reader
 from .source_patch import without_prefix
 from .text import Change, Inexportable, Text
 from .writing import Writer
@@ -81,7 +81,7 @@ def unit_test(entry: Entry) -> str:
     return text
 
 
-def _read(symbol: Symbol, entry: Entry) -> Found:
+def _read(symbol: Symbol, entry: Entry) -> ReadCode:
     own = entry.module.__name__
     of = module(symbol.module)
     if symbol.module == LAB and symbol.name in ("_DEFAULTS", "_BUCKETS", "Lab.initialize", "Lab.parameters"):
@@ -96,7 +96,7 @@ def _read(symbol: Symbol, entry: Entry) -> Found:
 
 
 _OTHERS = ("deepspeed", "numpy", "packaging", "pytest", "torch", "unit")  # packages that are not Python's own
-_NOT_LAB = ("dsfix.lab.accelerator", "dsfix.lab.cuda_device", "dsfix.lab.launcher", "dsfix.lab.isolation")
+_NOT_LAB = ("dsfix.lab.accelerator", "dsfix.lab.cuda_device", "dsfix.lab.ranks", "dsfix.lab.isolation")
 
 
 def _body(function: str) -> str:

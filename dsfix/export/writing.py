@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Callable
 
 from .meanings import LAB, TMP, Symbol, Written
-from .reading import Found
+from .reading import ReadCode
 from .text import Change, Inexportable, Text
 
 _PREFERRED = {Symbol(LAB, "Lab.initialize"): "initialize", Symbol(LAB, "Lab.parameters"): "full_parameters"}
@@ -25,13 +25,13 @@ class Writer:
 
     def __init__(
         self,
-        first: Iterable[Found],
-        read: Callable[[Symbol], Found],
+        first: Iterable[ReadCode],
+        read: Callable[[Symbol], ReadCode],
         taken: Collection[str] = (),
         private: bool = False,
     ) -> None:
         self._private = private
-        self.first, self.found = list(first), dict[Symbol, Found]()
+        self.first, self.found = list(first), dict[Symbol, ReadCode]()
         waiting = [symbol for each in self.first for symbol in each.symbols]
         while waiting:
             symbol = waiting.pop(0)
@@ -54,7 +54,7 @@ class Writer:
         skips = ["import pytest" for each in self._everything if each.skips]
         return sorted({*needed, *skips})
 
-    def needs_tmp(self, found: Found) -> bool:
+    def needs_tmp(self, found: ReadCode) -> bool:
         return any(meaning == TMP for _, meaning, _ in found.meanings) or any(
             isinstance(callee, Symbol) and callee in self._with_tmp for _, _, callee, _ in found.lab
         )
@@ -97,7 +97,7 @@ class Writer:
                     texts[(number, found.node.lineno)] = self.text(found, symbol)
         return [text for _, text in sorted(texts.items())]
 
-    def text(self, found: Found, symbol: Symbol | None = None) -> str:
+    def text(self, found: ReadCode, symbol: Symbol | None = None) -> str:
         """The definition, or other code, as it is written."""
         node, text = found.node, found.text
         changes = [*self._changes(found), *self._parameters(found, symbol)]
@@ -114,7 +114,7 @@ class Writer:
     def _written(self, meaning: Symbol | Written) -> str:
         return self.names[meaning] if isinstance(meaning, Symbol) else meaning.text
 
-    def _changes(self, found: Found) -> Iterator[Change]:
+    def _changes(self, found: ReadCode) -> Iterator[Change]:
         text = found.text
         for statement in found.gone:
             yield (*text.lines(statement), "")
@@ -166,7 +166,7 @@ class Writer:
         if not isinstance(callee, Symbol) or not isinstance(self.found[callee].node, ast.FunctionDef):
             raise Inexportable(f"it passes the lab to {ast.unparse(call.func)}")
 
-    def _parameters(self, found: Found, symbol: Symbol | None) -> Iterator[Change]:
+    def _parameters(self, found: ReadCode, symbol: Symbol | None) -> Iterator[Change]:
         lab = "self" if symbol is not None and symbol.name.startswith("Lab.") else "lab"
         functions = [each for each in ast.walk(found.node) if isinstance(each, ast.FunctionDef)]
         for function in functions:

@@ -10,7 +10,7 @@ before it imports torch.
 
 from dsfix.lab.cuda_device import use_cuda
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import RankResult, launch
+from dsfix.lab.ranks import RankResult, launch
 from dsfix.lab.session import Lab
 
 __all__ = ["Lab", "LabUnavailable", "RankResult", "launch", "use_cuda"]

@@ -39,12 +39,12 @@ def _train(lab: Lab, evaluating: bool, checkpointing: bool) -> tuple[list[int], 
     torch = lab.torch
     from torch.utils.checkpoint import checkpoint
 
-    class Model(lab.models.MLP):  # type: ignore[misc,name-defined]
+    class CheckpointedModel(lab.models.MLP):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:
             forward = super().forward
             return checkpoint(forward, x, use_reentrant=False) if checkpointing else forward(x)
 
-    model = Model()
+    model = CheckpointedModel()
     config = {
         "train_micro_batch_size_per_gpu": 4,
         "optimizer": {"type": "SGD", "params": {"lr": 0.1}},

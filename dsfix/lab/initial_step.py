@@ -10,7 +10,7 @@ import torch
 
 from dsfix.lab import half
 from dsfix.lab.models import MLP, regression_batch
-from dsfix.lab.reference import Difference, largest_difference
+from dsfix.lab.reference import LargestDifference, largest_difference
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent
 
@@ -20,7 +20,9 @@ _OPTIONS = {"lr": 0.05, "betas": (0.9, 0.95), "weight_decay": 1.0}
 _TOLERANCE = 0.01
 
 
-def compare(lab: Lab, dtype: torch.dtype, config: Mapping[str, Any], fused: bool = False) -> tuple[bool, Difference]:
+def compare(
+    lab: Lab, dtype: torch.dtype, config: Mapping[str, Any], fused: bool = False
+) -> tuple[bool, LargestDifference]:
     """Whether the weights are those with an extra first step without gradients; their difference from those without."""
     steps = [[regression_batch(rank=0, step=step)] for step in range(_STEPS)]
     right, ahead = (
@@ -43,7 +45,7 @@ def compare(lab: Lab, dtype: torch.dtype, config: Mapping[str, Any], fused: bool
     return largest_difference(parameters, ahead).relative < _TOLERANCE < difference.relative, difference
 
 
-def report(cases: Mapping[str, tuple[bool, Difference]]) -> str:
+def report(cases: Mapping[str, tuple[bool, LargestDifference]]) -> str:
     """The result of a reproduction with these cases. Raises BugPresent if a case has the extra step."""
     ahead = [name for name, (extra, _) in cases.items() if extra]
     wrong = {

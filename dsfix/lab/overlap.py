@@ -56,7 +56,7 @@ def _layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Step:
+class OverlappedStep:
     """before, seen: the weights by layer before and after the step; gradients: by rank and layer."""
 
     lab: Lab
@@ -93,7 +93,7 @@ class Step:
 
 def one_step(
     lab: Lab, shapes: Sequence[tuple[int, ...]], reduce_bucket_size: int, side: Collection[int] = (), **options: Any
-) -> Step:
+) -> OverlappedStep:
     """Trains layers of these shapes; side: those computed on another stream; options: of the config.
 
     Raises CannotTell on a GPU, where it depends on timing whether the bug shows.
@@ -114,7 +114,7 @@ def one_step(
     engine = lab.initialize(model, config, model_parameters=model.parameters())
     engine.backward(_loss(engine, *(each.to(lab.device) for each in _batch(lab, lab.rank))))
     engine.step()
-    return Step(lab, before, gradients, list(lab.parameters(engine).values()))
+    return OverlappedStep(lab, before, gradients, list(lab.parameters(engine).values()))
 
 
 def _batch(lab: Lab, rank: int) -> Any:

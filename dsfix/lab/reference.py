@@ -67,7 +67,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class Difference:
+class LargestDifference:
     """The tensor with the largest difference: absolute is max |a - b|, relative is that divided by max |b|."""
 
     name: str
@@ -78,7 +78,7 @@ class Difference:
         return f"{self.name} differs by {self.absolute:.3g} (relative {self.relative:.3g})"
 
 
-def largest_difference(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> Difference:
+def largest_difference(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> LargestDifference:
     """The largest relative difference of tensors with the same name; infinite if a value is not finite.
 
     Raises ValueError if names or shapes differ, or if there are no tensors.
@@ -115,12 +115,12 @@ def compare(
     raise AssertionError(f"{after} {difference}".lstrip())
 
 
-def _difference(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> Difference:
+def _difference(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> LargestDifference:
     if tensor.shape != expected.shape:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected.shape)}")
     left, right = (t.detach().to("cpu", torch.float64) for t in (tensor, expected))
     absolute = (left - right).abs().max().item() if left.numel() else 0.0
     scale = right.abs().max().item() if right.numel() else 0.0
     if absolute != absolute or absolute == float("inf"):
-        return Difference(name, float("inf"), float("inf"))
-    return Difference(name, absolute, absolute / scale if scale else absolute and float("inf"))
+        return LargestDifference(name, float("inf"), float("inf"))
+    return LargestDifference(name, absolute, absolute / scale if scale else absolute and float("inf"))

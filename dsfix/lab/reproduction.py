@@ -18,8 +18,8 @@ from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import RankResult, fresh, launch
 from dsfix.lab.rank_variables import rank
+from dsfix.lab.ranks import RankResult, fresh, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.versions import installed

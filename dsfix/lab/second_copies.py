@@ -45,7 +45,7 @@ class _Head(torch.nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 @dataclass(frozen=True)
-class Training:
+class HeadTraining:
     """right, seen: the head's weight before the last step, and in its backward pass; expected, after: after it."""
 
     lab: Lab
@@ -63,10 +63,10 @@ class Training:
         return result
 
 
-def train(lab: Lab, width: int, partition_size: int, steps: int, **options: Any) -> Training:
+def train(lab: Lab, width: int, partition_size: int, steps: int, **options: Any) -> HeadTraining:
     """Trains an MLP with that head; options: of zero_optimization."""
 
-    class Model(lab.models.MLP):  # type: ignore[misc,name-defined]
+    class ModelWithHead(lab.models.MLP):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__(width)
             self.head = _Head(width)
@@ -79,11 +79,11 @@ def train(lab: Lab, width: int, partition_size: int, steps: int, **options: Any)
             return result
 
     batches = [lab.models.regression_batch(rank, step=0, width=width) for rank in range(lab.world_size)]
-    model = Model()
+    model = ModelWithHead()
     lab.reference.train(model, [batches] * (steps - 1), model.loss, "SGD", lr=_LEARNING_RATE)
     right = model.head.weight.detach().clone()
     expected = lab.reference.train(model, [batches], model.loss, "SGD", lr=_LEARNING_RATE).parameters
-    model = Model()
+    model = ModelWithHead()
     config = {
         "train_micro_batch_size_per_gpu": len(batches[0][0]),
         "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
@@ -103,7 +103,7 @@ def train(lab: Lab, width: int, partition_size: int, steps: int, **options: Any)
             engine.backward(loss)
             engine.step()
             loss.item()  # as most jobs do: or else the next forward pass may gather before the optimizer has written
-    return Training(lab, right, model.head.seen[-1].cpu(), expected, lab.parameters(engine))
+    return HeadTraining(lab, right, model.head.seen[-1].cpu(), expected, lab.parameters(engine))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs the ranks of one job and leaves none behind. `launcher.launch` starts this script; standard library only.
+"""Runs the ranks of one job and leaves none behind. `ranks.launch` starts this script; standard library only.
 
     supervisor.py SPECIFICATION RESULTS
 

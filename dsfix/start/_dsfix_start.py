@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NAME = "deepspeed"
 
 
-class Finder:
+class DeepSpeedFinder:
     """The first entry of sys.meta_path until DeepSpeed is imported; delegates to the other finders."""
 
     def find_spec(
@@ -87,7 +87,7 @@ def _find(without: "Any" = None) -> "Any":
 
 
 def _withdraw() -> None:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, DeepSpeedFinder)]
 
 
 def _activate() -> None:
@@ -123,4 +123,4 @@ def _import_dsfix() -> None:
     import_module("dsfix")
 
 
-sys.meta_path.insert(0, Finder())
+sys.meta_path.insert(0, DeepSpeedFinder())

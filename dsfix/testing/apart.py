@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import RankResult, launch
+from dsfix.lab.ranks import RankResult, launch
 from dsfix.lab.session import Lab
 from dsfix.testing import inside
 

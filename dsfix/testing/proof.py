@@ -8,7 +8,7 @@ import pytest
 
 from dsfix import survey
 from dsfix.catalogue import entry_points, registry
-from dsfix.cli.printing.verify_results import Row, State
+from dsfix.cli.printing.verify_results import State, VerifiedPatch
 from dsfix.lab import reproduction
 from dsfix.outcome import Outcome
 
@@ -38,7 +38,7 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
     machine cannot tell. timeout: seconds per run. Raises UnknownPatch.
     """
     named = survey.entry(patch_id)
-    row = Row(named, survey.if_asked_for(named))
+    row = VerifiedPatch(named, survey.if_asked_for(named))
     if row.state not in (State.DISABLED, State.IN_TROUBLE):
         without = reproduction.run(patch_id, False, timeout)
         row = replace(row, without=without)

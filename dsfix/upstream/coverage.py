@@ -17,7 +17,7 @@ from .table import BY_NAME, Row, Table
 specifiers = functools.cache(SpecifierSet)
 
 
-class State(enum.Enum):
+class CoverageState(enum.Enum):
     """What dsfix has for one bug on one release."""
 
     PATCHED = "patched"
@@ -30,11 +30,16 @@ class State(enum.Enum):
     OPEN = "open"
 
 
-APART = (State.NOBODY, State.UNCONFIRMED)
+APART = (CoverageState.NOBODY, CoverageState.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
 _TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
-_BY_HAND = {"unsafe": State.UNSAFE, "nobody": State.NOBODY, "unconfirmed": State.UNCONFIRMED, "open": State.OPEN}
+_BY_HAND = {
+    "unsafe": CoverageState.UNSAFE,
+    "nobody": CoverageState.NOBODY,
+    "unconfirmed": CoverageState.UNCONFIRMED,
+    "open": CoverageState.OPEN,
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Cover:
 class Answer:
     """What dsfix has for a bug on one release. by: "patch ID", "explain NAME"; why: a reason, or ""."""
 
-    state: State
+    state: CoverageState
     by: tuple[str, ...]
     why: str
 
@@ -76,24 +81,28 @@ class Bug:
             by = (*(f"patch {each.id}" for each in here), *named)
             needs = next((f"with {each.needs}" for each in here if each.needs), "")
             if not any(each.default for each in here):
-                return Answer(State.OPTIONAL, by, needs or why)
+                return Answer(CoverageState.OPTIONAL, by, needs or why)
             if "part" in reasons:
-                return Answer(State.IN_PART, by, reasons["part"])
-            return Answer(State.PATCHED, by, needs)
+                return Answer(CoverageState.IN_PART, by, reasons["part"])
+            return Answer(CoverageState.PATCHED, by, needs)
         if named:
-            return Answer(State.DIAGNOSED, named, why)
-        return Answer(next((_BY_HAND[kind] for kind in _BY_HAND if kind in reasons), State.OPEN), (), why)
+            return Answer(CoverageState.DIAGNOSED, named, why)
+        return Answer(next((_BY_HAND[kind] for kind in _BY_HAND if kind in reasons), CoverageState.OPEN), (), why)
 
     def affected(self, releases: Iterable[Version]) -> list[Version]:
         return [each for each in releases if self.row.has(each)]
 
-    def overall(self, releases: Iterable[Version]) -> State:
+    def overall(self, releases: Iterable[Version]) -> CoverageState:
         """Over all its releases: patched in part where some of them have no patch."""
         states = {self.on(each).state for each in self.affected(releases)}
         states = states - set(APART) or states
         if len(states) == 1:
             return states.pop()
-        return State.IN_PART if states & {State.PATCHED, State.IN_PART} else max(states, key=list(State).index)
+        return (
+            CoverageState.IN_PART
+            if states & {CoverageState.PATCHED, CoverageState.IN_PART}
+            else max(states, key=list(CoverageState).index)
+        )
 
 
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:

@@ -19,8 +19,8 @@ from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import launch
 from dsfix.lab.preload import Preloaded
+from dsfix.lab.ranks import launch
 from dsfix.patch import Severity
 from dsfix.settings import cache_directory
 from matrix import environments

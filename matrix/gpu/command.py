@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         print(*found.lines, sep="\n")
         recorded = results.record(found)
         if found.column:
-            print(f"{recorded} cells were recorded as {found.column}. Next: python -m tox run -e docs")
+            print(f"{recorded} cells were recorded as {found.column}. Next: python -m tox run -e pages")
         else:
             print("Nothing was recorded: the folder ran on the emulated device.")
         return OK

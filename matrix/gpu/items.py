@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from dsfix.audit.agreement import Verdict
+from dsfix.audit.agreement import AuditVerdict
 from dsfix.audit.draft import Options
 from dsfix.audit.resolve import resolve
 from dsfix.audit.trial import trial
@@ -21,7 +21,7 @@ from dsfix.catalogue.registry import Entry
 from dsfix.lab import reproduction
 from dsfix.lab.cuda import schedule
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 from dsfix.lab.reproduction import Sighting
 from matrix import proofs
 from matrix.gpu.machine import Machine
@@ -114,7 +114,7 @@ def audit(machine: Machine, config: Mapping[str, Any], releases: Releases, relea
     }
 
 
-def _in_short(verdict: Verdict) -> str:
+def _in_short(verdict: AuditVerdict) -> str:
     if verdict.failed:
         return proofs.without_paths(verdict.failed)[:_LONGEST]
     differences = [f"{each.what} from step {each.step}" for each in verdict.differences]

@@ -16,7 +16,7 @@ from dsfix import versions
 from dsfix.lab import cuda_device
 from dsfix.lab.cuda import compiling
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import fresh
+from dsfix.lab.ranks import fresh
 
 _DISTRIBUTIONS = ("torch", "numpy", "pydantic", "python", "dsfix")
 _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.launcher import fresh
+from dsfix.lab.ranks import fresh
 from matrix.gpu import choice, items
 from matrix.gpu.machine import Machine
 

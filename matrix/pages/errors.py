@@ -23,7 +23,7 @@ from .evidence import Evidence
 _HEAD = """\
 # Is my error in here?
 
-Written by `python -m tox run -e docs` from `patches/` and `dsfix/explain/signatures/`; edit those.
+Written by `python -m tox run -e pages` from `patches/` and `dsfix/explain/signatures/`; edit those.
 
 {total} bugs have a patch. {newest} of them are in DeepSpeed {release}, the newest release, and {wrong} of these
 {newest} give wrong results.

@@ -26,7 +26,7 @@ _HEAD = """\
 Every patch on the DeepSpeed releases from {first} to {last}: the reproduction of its bug, in a separate process, once
 with all patches but this one, and once with all patches. A plain yes or no may come from a process forked from one that
 had already imported torch (`preloaded`); everything else was run in a fresh process. Written by
-`python -m tox run -e docs` from the records in `matrix/proofs/`, which `python -m tox run -e matrix` writes.
+`python -m tox run -e pages` from the records in `matrix/proofs/`, which `python -m tox run -e matrix` writes.
 
 {reproduced}
 

@@ -10,7 +10,7 @@ from .evidence import Evidence
 _HEAD = """\
 # The patches
 
-Written by `python -m tox run -e docs` from `patches/` and `matrix/proofs/`; edit those.
+Written by `python -m tox run -e pages` from `patches/` and `matrix/proofs/`; edit those.
 
 {total} bugs have a patch. {newest} of them are in DeepSpeed {release}, the newest release, and {wrong} of these
 {newest} give wrong results. `python -m dsfix show ID` explains a patch, `python -m dsfix list` shows which ones apply
@@ -18,7 +18,7 @@ to the installed DeepSpeed, and `python -m dsfix explain LOG` searches a log for
 
 {reproduced}
 
-`matrix/proofs/ID.txt` has what was seen. `python -m tox run -e docs` also writes the long pages, into `build/pages/`:
+`matrix/proofs/ID.txt` has what was seen. `python -m tox run -e pages` also writes the long pages, into `build/pages/`:
 the patches with all that is known of them, the messages, the matrix release by release, and the results of all other
 tests.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from packaging.version import Version
 
 from dsfix.upstream import coverage, table
-from dsfix.upstream.coverage import Answer, Bug, State
+from dsfix.upstream.coverage import Answer, Bug, CoverageState
 from matrix.table import span
 
 from . import text
@@ -17,7 +17,7 @@ from .evidence import Evidence
 _HEAD = """\
 # Which bugs does my DeepSpeed have?
 
-Written by `python -m tox run -e docs` from `dsfix/upstream/table.tsv` and what the patches declare; edit those.
+Written by `python -m tox run -e pages` from `dsfix/upstream/table.tsv` and what the patches declare; edit those.
 
 {total} bugs of DeepSpeed {first} to {last} are known here: those that upstream has fixed up to commit `{judged}`, those
 that are reported or proposed there, and those that dsfix's patches found. They are bugs of Python code; what is wrong
@@ -39,14 +39,14 @@ because nobody has written it or because no change is safe. "Wrong results": wit
 
 """
 _MEANINGS = {
-    State.PATCHED: "on each release that has the bug",
-    State.IN_PART: "a patch for some of its releases, or for a part of the bug",
-    State.OPTIONAL: "a patch that can harm other jobs: `DSFIX_ONLY` enables it",
-    State.DIAGNOSED: "`explain`, `check` or `doctor` names it and what helps",
-    State.UNSAFE: "no change at run time is safe; the reason is with the bug",
-    State.NOBODY: "no job can meet it; the reason is with the bug",
-    State.UNCONFIRMED: "reported, but seen by nobody here",
-    State.OPEN: "nothing so far",
+    CoverageState.PATCHED: "on each release that has the bug",
+    CoverageState.IN_PART: "a patch for some of its releases, or for a part of the bug",
+    CoverageState.OPTIONAL: "a patch that can harm other jobs: `DSFIX_ONLY` enables it",
+    CoverageState.DIAGNOSED: "`explain`, `check` or `doctor` names it and what helps",
+    CoverageState.UNSAFE: "no change at run time is safe; the reason is with the bug",
+    CoverageState.NOBODY: "no job can meet it; the reason is with the bug",
+    CoverageState.UNCONFIRMED: "reported, but seen by nobody here",
+    CoverageState.OPEN: "nothing so far",
 }
 _COUNTED = ("bugs", "patched", "in part", "diagnosed", "open", "wrong results")
 _TITLES = {
@@ -78,7 +78,9 @@ def render(evidence: Evidence) -> str:
     bugs = coverage.bugs(known, {entry.id: entry for entry in evidence.entries})
     overall = {bug.row.key: bug.overall(known.releases) for bug in bugs}
     counts = Counter(overall.values())
-    states = "".join(f"| {each.value} | {counts[each]} | {_MEANINGS[each]} |\n" for each in State if counts[each])
+    states = "".join(
+        f"| {each.value} | {counts[each]} | {_MEANINGS[each]} |\n" for each in CoverageState if counts[each]
+    )
     first, last = known.releases[0], known.releases[-1]
     head = _HEAD.format(total=len(bugs), first=first, last=last, judged=known.judged, states=states)
     areas = [(area, [bug for bug in bugs if bug.row.area == area]) for area in table.AREAS]
@@ -100,19 +102,19 @@ def _releases(bugs: Sequence[Bug], releases: Sequence[Version]) -> str:
     return text.table(("release", *_COUNTED), rows)
 
 
-def _counted(found: Sequence[tuple[Bug, State]]) -> list[str]:
+def _counted(found: Sequence[tuple[Bug, CoverageState]]) -> list[str]:
     """The cells of _COUNTED."""
     counted = [(bug, state) for bug, state in found if state not in coverage.APART]
     counts = Counter(state for _, state in counted)
     numbers = (
         len(counted),
-        counts[State.PATCHED],
-        counts[State.IN_PART] + counts[State.OPTIONAL],
-        counts[State.DIAGNOSED],
-        counts[State.OPEN] + counts[State.UNSAFE],
+        counts[CoverageState.PATCHED],
+        counts[CoverageState.IN_PART] + counts[CoverageState.OPTIONAL],
+        counts[CoverageState.DIAGNOSED],
+        counts[CoverageState.OPEN] + counts[CoverageState.UNSAFE],
     )
     wrong = [state for bug, state in counted if bug.row.severity == "wrong-result"]
-    still = sum(each in (State.OPEN, State.UNSAFE) for each in wrong)
+    still = sum(each in (CoverageState.OPEN, CoverageState.UNSAFE) for each in wrong)
     return [*map(str, numbers), f"{len(wrong)}, {still} open"]
 
 
@@ -136,7 +138,7 @@ def _range(bug: Bug, releases: Sequence[Version]) -> str:
 def _state(bug: Bug, releases: Sequence[Version]) -> str:
     """What dsfix has, and on which of the bug's releases, if not the same on all."""
     found = {str(each): bug.on(each) for each in bug.affected(releases)}
-    if all(answer.state is State.PATCHED for answer in found.values()):
+    if all(answer.state is CoverageState.PATCHED for answer in found.values()):
         return f"patched by {', '.join(dict.fromkeys(_by(each) for answer in found.values() for each in answer.by))}"
     told: dict[str, list[str]] = {}
     for release, answer in found.items():
@@ -148,9 +150,9 @@ def _state(bug: Bug, releases: Sequence[Version]) -> str:
 def _answer(answer: Answer) -> str:
     by = ", ".join(map(_by, answer.by))
     why = f" ({text.escape(answer.why)})" if answer.why else ""
-    if answer.state is State.OPTIONAL:
+    if answer.state is CoverageState.OPTIONAL:
         return f"{by}, off by default{why}"
-    state = f"**{answer.state.value}**" if answer.state is State.OPEN else answer.state.value
+    state = f"**{answer.state.value}**" if answer.state is CoverageState.OPEN else answer.state.value
     return f"{state}{f' by {by}' if by else ''}{why}"
 
 

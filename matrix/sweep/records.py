@@ -12,7 +12,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from dsfix.audit.agreement import Difference, Verdict
+from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.cli.exits import Complaint
 from matrix import proofs
 
@@ -75,7 +75,7 @@ class Record:
     classes: list[Class] = field(default_factory=list)
 
 
-def run_of(verdict: Verdict) -> Run:
+def run_of(verdict: AuditVerdict) -> Run:
     """The recorded part of a verdict."""
     races = (_raced(verdict.races),) if verdict.races else ()
     return Run(

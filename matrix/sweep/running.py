@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from dsfix.audit.agreement import Verdict
+from dsfix.audit.agreement import AuditVerdict
 from matrix.progress import Meter
 from matrix.sweep import classes, covering, records, space
 from matrix.sweep.records import VARIANTS, Class, Found, Record, Run
 from matrix.sweep.space import Row
 
 #: row, variant, patches to disable
-Try = Callable[[Row, str, Sequence[str]], Verdict]
+Try = Callable[[Row, str, Sequence[str]], AuditVerdict]
 
 
 def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] = ()) -> Record:
@@ -42,7 +42,7 @@ def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] 
     return record
 
 
-def _store(record: Record, config: str, variant: str, verdict: Verdict) -> None:
+def _store(record: Record, config: str, variant: str, verdict: AuditVerdict) -> None:
     record.runs.setdefault(config, {})[variant] = records.run_of(verdict)
     record.date = datetime.date.today().isoformat()
     if verdict.versions:

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from dsfix.audit.agreement import Verdict
+from dsfix.audit.agreement import AuditVerdict
 from dsfix.audit.trial import trial
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import fresh
 from dsfix.lab.preload import Preloaded
+from dsfix.lab.ranks import fresh
 from dsfix.patch import Severity
 from matrix import environments
 from matrix.sweep import space
@@ -58,7 +58,7 @@ class Trials:
     ) -> None:
         self._stack.close()
 
-    def run(self, row: Row, variant: str, left_out: Sequence[str] = ()) -> Verdict:
+    def run(self, row: Row, variant: str, left_out: Sequence[str] = ()) -> AuditVerdict:
         """The audit's verdict on one config. left_out: patches to disable in the variant "with".
 
         The variant "without" has no patches except those needed to import the release here.

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from dsfix.audit import report
-from dsfix.audit.agreement import Difference, Verdict
+from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.audit.alternatives import alternatives, changed
 from dsfix.audit.draft import NotAudited, Options
 from dsfix.audit.plan import Plan
@@ -372,7 +372,7 @@ class Bench:
         found = self.found(plan, set(patches))
         errors = tuple(each.detail for each in found if each.what == "error")
         races = tuple(self.races(plan, set(patches)))
-        return Verdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors, races=races)
+        return AuditVerdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors, races=races)
 
     def search(self, suspects=(), seconds=1000.0):
         search = Search(self.trial, self.plan, self.trial(self.plan), time.monotonic() + seconds)
@@ -645,11 +645,13 @@ def text_of(*arguments, **options):
 
 
 VERSIONS = {"deepspeed": "0.17.6", "torch": "2.13.0+cpu"}
-AGREES = Verdict(comparisons=412, patches=("zero2_accumulation_drops_microbatches",), versions=VERSIONS, device="CPU")
+AGREES = AuditVerdict(
+    comparisons=412, patches=("zero2_accumulation_drops_microbatches",), versions=VERSIONS, device="CPU"
+)
 
 
 def test_text_of_agreement():
-    text = text_of(AGREES, Verdict(comparisons=412, unseen={"norm": "there is none"}))
+    text = text_of(AGREES, AuditVerdict(comparisons=412, unseen={"norm": "there is none"}))
     assert "deepspeed 0.17.6, torch 2.13.0+cpu" in text
     assert "ZeRO-2, bf16, accumulation 4, clipping 1, AdamW; 6 steps on 2 ranks; CPU, 12 s" in text
     assert text.count("agrees with PyTorch within rounding (412 comparisons)") == 2
@@ -658,7 +660,7 @@ def test_text_of_agreement():
 
 
 def test_text_of_a_fix():
-    wrong = Verdict((WRONG,), 30)
+    wrong = AuditVerdict((WRONG,), 30)
     bench = Bench(plan_of(), AGREES.patches, lambda plan, patches: [] if patches else [WRONG])
     text = text_of(AGREES, wrong, bench.search())
     assert "from step 2 on, the gradients passed to the optimizer of a.weight, b.bias" in text
@@ -692,13 +694,13 @@ def test_differences_in_words(difference, words):
 
 def test_text_of_a_remaining_bug():
     bench = Bench(plan_of(), MANY, lambda plan, patches: [WRONG] if plan.stage == 2 else [])
-    text = text_of(Verdict((WRONG,), 30, patches=tuple(MANY)), Verdict((WRONG,), 30), bench.search())
+    text = text_of(AuditVerdict((WRONG,), 30, patches=tuple(MANY)), AuditVerdict((WRONG,), 30), bench.search())
     assert "No patch of dsfix fixes it." in text
     assert "- set zero_optimization.stage to 1" in text
 
 
 def test_text_of_a_wrong_patch():
-    text = text_of(Verdict((WRONG,), 30, patches=("p",)), Verdict((), 30))
+    text = text_of(AuditVerdict((WRONG,), 30, patches=("p",)), AuditVerdict((), 30))
     assert "a patch is wrong" in text
 
 
@@ -720,14 +722,14 @@ def test_a_patch_that_ends_a_race_is_found():
 
 
 def test_text_without_a_comparison():
-    text = text_of(Verdict(failed="timed out after 120 s"))
+    text = text_of(AuditVerdict(failed="timed out after 120 s"))
     assert "nothing compared: timed out after 120 s" in text
 
 
 def test_json_is_json():
     bench = Bench(plan_of(), MANY, lambda plan, patches: [] if "p03" in patches and plan.stage < 2 else [WRONG])
     nan = Difference("training", "loss", 0, (), math.nan, 1.0, math.inf, 0.0)
-    audit = audit_of(Verdict((WRONG, nan), 30), Verdict((WRONG,), 30), bench.search())
+    audit = audit_of(AuditVerdict((WRONG, nan), 30), AuditVerdict((WRONG,), 30), bench.search())
     content = json.loads(json.dumps(report.as_json(audit), allow_nan=False))
     assert content["agrees"] is content["with_dsfix"]["agrees"] is False
     assert content["with_dsfix"]["differences"][1]["got"] == "nan"
@@ -741,7 +743,7 @@ STAND_IN = """\
 import contextlib, json, signal, sys, types
 
 def trial(plan, *, skip=(), patched=True, timeout=0.0, command=None):
-    from dsfix.audit.agreement import Difference, Verdict
+    from dsfix.audit.agreement import Difference, AuditVerdict
     patches = tuple(patch for patch in ("one", "two") if patched and patch not in skip)
     wrong = (Difference("training", "loss", 0, (), 2.0, 1.0, 1.0, 0.0),)
     {body}
@@ -758,8 +760,8 @@ sys.modules["dsfix.audit.trial"] = module
 from dsfix.cli.main import main
 sys.exit(main({arguments!r}))
 """
-FIXED = "return Verdict(() if 'two' in patches else wrong, 10, patches=patches)"
-REMAINS = "return Verdict(wrong if plan.stage else (), 10, patches=patches)"
+FIXED = "return AuditVerdict(() if 'two' in patches else wrong, 10, patches=patches)"
+REMAINS = "return AuditVerdict(wrong if plan.stage else (), 10, patches=patches)"
 ANY = "return contextlib.nullcontext()"
 # a signal that comes between the line and `signal.pause()` would be lost to that
 SIGNALS = "{signal.SIGINT, signal.SIGTERM}"
@@ -793,10 +795,10 @@ def audit(environment):
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ("return Verdict((), 10, patches=patches)", 0, "agrees with PyTorch within rounding (10 comparisons)"),
+        ("return AuditVerdict((), 10, patches=patches)", 0, "agrees with PyTorch within rounding (10 comparisons)"),
         (FIXED, 0, "Fixed by dsfix"),
         (REMAINS, 1, "set zero_optimization.stage to 0"),
-        ("return Verdict(failed='timed out after 120 s')", 1, "nothing compared: timed out after 120 s"),
+        ("return AuditVerdict(failed='timed out after 120 s')", 1, "nothing compared: timed out after 120 s"),
     ],
 )
 def test_exit_status(audit, body, status, words):
@@ -850,7 +852,7 @@ def test_no_search(audit):
 
 
 def test_one_run_if_no_patch_applies(audit):
-    _, out, errors = audit("--json", body="return Verdict((), 10)")
+    _, out, errors = audit("--json", body="return AuditVerdict((), 10)")
     assert json.loads(out)["without_dsfix"] is None
     assert "without dsfix" not in errors
 
@@ -927,7 +929,7 @@ def test_without_deepspeed_or_torch(environment, left):
 def test_without_a_device_the_cpu_is_used_and_reported(environment):
     environment.install("0.17.6")
     (environment.directory / "ds.json").write_text(json.dumps(PLAIN))
-    code = STAND_IN.format(body="return Verdict((), 10)", ranks=ANY, arguments=["audit", "ds.json", "--json"])
+    code = STAND_IN.format(body="return AuditVerdict((), 10)", ranks=ANY, arguments=["audit", "ds.json", "--json"])
     out, _ = environment.start(code=code).communicate()
     content = json.loads(out)
     assert content["plan"]["device"] == "cpu"
@@ -936,7 +938,7 @@ def test_without_a_device_the_cpu_is_used_and_reported(environment):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_when_interrupted_the_results_so_far_are_reported(audit, number):
-    body = f"if not patched: {WAITS}\n    return Verdict((), 10, patches=patches)"
+    body = f"if not patched: {WAITS}\n    return AuditVerdict((), 10, patches=patches)"
     process = audit.start("--json", body=body)
     assert any("waiting" in line for line in process.stderr)
     process.send_signal(number)

@@ -11,7 +11,7 @@ LOADED = "import dsfix, sys; print(len(dsfix.report()), sum(name.startswith('dsf
 
 
 def test_a_first_process_loads_no_patch_that_cannot_apply(tmp_path):
-    """Where this fails, `python -m tox run -e docs` has not been run since the last change of a patch."""
+    """Where this fails, `python -m tox run -e pages` has not been run since the last change of a patch."""
     from dsfix.catalogue import registry
 
     record = tmp_path / "deepspeed-0.1.dist-info"

@@ -8,7 +8,7 @@ from packaging.version import Version
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Patch, Provide, Severity
 from dsfix.upstream import coverage, releases, table
-from dsfix.upstream.coverage import State
+from dsfix.upstream.coverage import CoverageState
 
 RELEASES = ("0.12.0", "0.12.1", "0.13.0", "0.13.1")
 PULL = "https://github.com/deepspeedai/DeepSpeed/pull/1"
@@ -90,15 +90,15 @@ def test_links(link, address):
 
 def test_a_patch_covers_the_row_whose_fix_it_names_on_the_releases_that_it_claims():
     [bug] = known(row(), patches=[patch(affects="==0.12.1")])
-    assert states(bug) == [State.OPEN, State.PATCHED, State.OPEN]
+    assert states(bug) == [CoverageState.OPEN, CoverageState.PATCHED, CoverageState.OPEN]
     assert bug.on(Version("0.12.1")).by == ("patch one",)
-    assert bug.overall(map(Version, RELEASES)) is State.IN_PART
+    assert bug.overall(map(Version, RELEASES)) is CoverageState.IN_PART
 
 
 def test_releases_where_nobody_meets_a_bug_leave_it_patched():
     [bug] = known(row(state="nobody: it waits"), patches=[patch(affects="==0.12.1")])
-    assert states(bug) == [State.NOBODY, State.PATCHED, State.NOBODY]
-    assert bug.overall(map(Version, RELEASES)) is State.PATCHED
+    assert states(bug) == [CoverageState.NOBODY, CoverageState.PATCHED, CoverageState.NOBODY]
+    assert bug.overall(map(Version, RELEASES)) is CoverageState.PATCHED
 
 
 @pytest.mark.parametrize("role", ["introduced in 0.12.0", "related: fixed in part in 0.13.0", "reported"])
@@ -110,41 +110,46 @@ def test_a_patch_that_names_a_change_for_another_reason_does_not_cover_it(role):
 @pytest.mark.parametrize("role", ["reported", "proposed fix, open"])
 def test_a_row_that_no_release_has_fixed_is_covered_by_the_patch_that_names_the_report(role):
     [bug] = known(row("issues/3", last="", links="pull/1"), patches=[patch(role=role, affects=">=0.12.0")])
-    assert set(states(bug)) == {State.PATCHED}
+    assert set(states(bug)) == {CoverageState.PATCHED}
 
 
 def test_a_patch_that_is_named_by_hand_covers_too():
     [bug] = known(row("source/x", state="patch:one"), patches=[patch(role="related")])
-    assert set(states(bug)) == {State.PATCHED}
+    assert set(states(bug)) == {CoverageState.PATCHED}
 
 
 @pytest.mark.parametrize(
     ("state", "expected", "by", "why"),
     [
-        ("explain:out_of_step; check:empty_bucket", State.DIAGNOSED, ("explain out_of_step", "check empty_bucket"), ""),
-        ("unsafe: files would not fit", State.UNSAFE, (), "files would not fit"),
-        ("nobody: it is off", State.NOBODY, (), "it is off"),
-        ("unconfirmed: not seen", State.UNCONFIRMED, (), "not seen"),
-        ("open: too large", State.OPEN, (), "too large"),
-        ("", State.OPEN, (), ""),
+        (
+            "explain:out_of_step; check:empty_bucket",
+            CoverageState.DIAGNOSED,
+            ("explain out_of_step", "check empty_bucket"),
+            "",
+        ),
+        ("unsafe: files would not fit", CoverageState.UNSAFE, (), "files would not fit"),
+        ("nobody: it is off", CoverageState.NOBODY, (), "it is off"),
+        ("unconfirmed: not seen", CoverageState.UNCONFIRMED, (), "not seen"),
+        ("open: too large", CoverageState.OPEN, (), "too large"),
+        ("", CoverageState.OPEN, (), ""),
     ],
 )
 def test_states_by_hand_are_for_the_releases_without_a_patch(state, expected, by, why):
     [bug] = known(row(state=state), patches=[patch(affects="==0.12.0")])
     answers = [bug.on(Version(each)) for each in RELEASES[:2]]
-    assert [each.state for each in answers] == [State.PATCHED, expected]
+    assert [each.state for each in answers] == [CoverageState.PATCHED, expected]
     assert (answers[1].by, answers[1].why) == (by, why)
 
 
 def test_a_patch_for_a_part_of_a_bug_says_which():
     [bug] = known(row(state="part: the decay, not the memory"), patches=[patch()])
-    assert set(states(bug)) == {State.IN_PART}
+    assert set(states(bug)) == {CoverageState.IN_PART}
     assert bug.on(Version("0.12.0")).why == "the decay, not the memory"
 
 
 def test_a_patch_that_is_off_by_default_is_not_counted_as_one_that_applies():
     [bug] = known(row(), patches=[patch(default=False)])
-    assert set(states(bug)) == {State.OPTIONAL}
+    assert set(states(bug)) == {CoverageState.OPTIONAL}
 
 
 def test_what_a_patch_needs_beside_deepspeed_is_said():

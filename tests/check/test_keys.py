@@ -184,7 +184,7 @@ def test_a_key_added_to_the_source_is_known(package):
 @pytest.mark.parametrize("damage", ["", "class DeepSpeedConfig:\n", "def broken(:\n"])
 def test_source_without_a_config_class(package, damage):
     (package / "runtime" / "config.py").write_text(damage)
-    with pytest.raises(extract.Unreadable):
+    with pytest.raises(extract.UnreadableSource):
         extract.known(package)
 
 

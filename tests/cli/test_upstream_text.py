@@ -257,7 +257,7 @@ class TestTheTest:
             ("lab.late_streams()\nreturn ''", "emulated device"),
             ("return '' if lab.emulated else 'a GPU'", "emulated device"),
             ("return lab.device_name", "lab.device_name"),
-            ("from dsfix.lab.launcher import launch\nlaunch()\nreturn ''", "launch of dsfix.lab.launcher"),
+            ("from dsfix.lab.ranks import launch\nlaunch()\nreturn ''", "launch of dsfix.lab.ranks"),
             ("unknown = {}\nunknown['lab'](lab)\nreturn ''", "passes the lab"),
         ],
     )

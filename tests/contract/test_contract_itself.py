@@ -7,7 +7,7 @@ import pytest
 
 from dsfix.catalogue.registry import Entry
 from dsfix.testing.contract import checks
-from dsfix.testing.contract.case import Broken, Case
+from dsfix.testing.contract.case import Case, ContractBroken
 from dsfix.testing.contract.machine import Machine
 
 PACKAGES = {
@@ -180,7 +180,7 @@ def test_what_a_replacement_leaves_behind_shows_where_another_patch_edits(cases,
         """,
         "edit_under_a_decorator": GOOD["edit_under_a_decorator"],
     }
-    with pytest.raises(Broken, match=rf"^{name} on .* everything reverted [\s\S]* deepspeed\.m:clip differs"):
+    with pytest.raises(ContractBroken, match=rf"^{name} on .* everything reverted [\s\S]* deepspeed\.m:clip differs"):
         checks.all_at_once(list(cases(together).values()))
 
 
@@ -270,7 +270,7 @@ def test_a_bad_patch_fails(cases, name):
     check, says, text = BAD[name]
     patch_id = "import_patch" if "Provide" in text else "bad"
     case = cases({patch_id: text})[patch_id]
-    with pytest.raises(Broken, match=rf"^{patch_id} on DeepSpeed 1\.0: [\s\S]*{says}"):
+    with pytest.raises(ContractBroken, match=rf"^{patch_id} on DeepSpeed 1\.0: [\s\S]*{says}"):
         check(case)
 
 
@@ -284,7 +284,7 @@ def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases):
 
 def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases):
     case = cases({"astray": 'PATCH = declare(Edit("deepspeed.n:f", replace="y = 1", code="y = 2"))'})["astray"]
-    with pytest.raises(Broken, match=r"the import of deepspeed\.n fails"):
+    with pytest.raises(ContractBroken, match=r"the import of deepspeed\.n fails"):
         checks.every_import_order(case)
 
 
@@ -301,13 +301,13 @@ def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases):
         }
     )
     checks.every_process_has_it(both["edit"])
-    with pytest.raises(Broken, match=r"^bad on DeepSpeed 1\.0: the process spawned did not finish"):
+    with pytest.raises(ContractBroken, match=r"^bad on DeepSpeed 1\.0: the process spawned did not finish"):
         checks.every_process_has_it(both["bad"])
-    with pytest.raises(Broken, match="the process spawned did not finish"):
+    with pytest.raises(ContractBroken, match="the process spawned did not finish"):
         checks.all_at_once(list(both.values()))
 
 
 def test_two_patches_of_one_statement_fail_together(cases):
     both = cases({"one": f"PATCH = declare({COMM})", "other": f"PATCH = declare({COMM.replace('sum', 'min')})"})
-    with pytest.raises(Broken, match=r"on DeepSpeed 1\.0: with all patches on it is conflict"):
+    with pytest.raises(ContractBroken, match=r"on DeepSpeed 1\.0: with all patches on it is conflict"):
         checks.all_at_once(list(both.values()))

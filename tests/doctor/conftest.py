@@ -7,7 +7,7 @@ import pytest
 from dsfix import rules
 from dsfix.doctor.accelerators import Accelerators, Gpu
 from dsfix.doctor.extensions import Build, Extensions
-from dsfix.doctor.facts import Facts
+from dsfix.doctor.facts import EnvironmentFacts
 from dsfix.doctor.files import Disk
 from dsfix.doctor.memory import Memory
 from dsfix.doctor.packages import DeepSpeed, Packages, Probe, Torch
@@ -38,7 +38,7 @@ def machine():
         sources=(f"{SITE}/deepspeed/ops/csrc/adam/cpu_adam.cpp",),
         newest_source=1000.0,
     )
-    return Facts(
+    return EnvironmentFacts(
         platform=Platform(
             "3.11.7", "/env/bin/python", "/env", "Linux", "Ubuntu 22.04", "5.15.0-generic", "x86_64", "glibc 2.35"
         ),

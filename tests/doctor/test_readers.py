@@ -8,7 +8,7 @@ import pytest
 
 from dsfix import versions
 from dsfix.doctor import accelerators, extensions, files, memory, packages, platform, probe, toolchain
-from dsfix.doctor.programs import Answer
+from dsfix.doctor.programs import ProgramOutput
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -119,7 +119,7 @@ SMI = (
 
 
 def test_nvidia_smi():
-    driver, gpus, complaint = accelerators.parse(Answer(SMI, "", 0))
+    driver, gpus, complaint = accelerators.parse(ProgramOutput(SMI, "", 0))
     assert (driver, complaint) == ("570.124.06", "")
     assert [(gpu.index, gpu.memory, gpu.used, gpu.capability) for gpu in gpus] == [
         (0, 81559, 4, "9.0"),
@@ -129,7 +129,7 @@ def test_nvidia_smi():
 
 def test_nvidia_smi_with_missing_fields(tmp_path):
     # as for a MIG instance, vGPU or WSL
-    _, (gpu,), _ = accelerators.parse(Answer("0, GRID A100, GPU-c, 525.60.13, [N/A], [Not Supported]\n", "", 0))
+    _, (gpu,), _ = accelerators.parse(ProgramOutput("0, GRID A100, GPU-c, 525.60.13, [N/A], [Not Supported]\n", "", 0))
     assert (gpu.name, gpu.memory, gpu.used, gpu.capability) == ("GRID A100", None, None, "")
 
 
@@ -142,13 +142,19 @@ UNREACHABLE = (
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        (Answer(UNREACHABLE, "", 9), UNREACHABLE.strip()),
-        (Answer("No devices were found\n", "", 6), "No devices were found"),
-        (Answer("", "Failed to initialize NVML: Unknown Error\n", 255), "Failed to initialize NVML: Unknown Error"),
-        (Answer("\x00\x1b[31m\n\xff,,,\n\n", "", 0), "[31m"),
-        (Answer("", "", 0), "nvidia-smi prints nothing"),
-        (Answer(problem="nvidia-smi did not finish within 20 s"), "nvidia-smi did not finish within 20 s"),
-        (Answer(problem="nvidia-smi cannot be run: Permission denied"), "nvidia-smi cannot be run: Permission denied"),
+        (ProgramOutput(UNREACHABLE, "", 9), UNREACHABLE.strip()),
+        (ProgramOutput("No devices were found\n", "", 6), "No devices were found"),
+        (
+            ProgramOutput("", "Failed to initialize NVML: Unknown Error\n", 255),
+            "Failed to initialize NVML: Unknown Error",
+        ),
+        (ProgramOutput("\x00\x1b[31m\n\xff,,,\n\n", "", 0), "[31m"),
+        (ProgramOutput("", "", 0), "nvidia-smi prints nothing"),
+        (ProgramOutput(problem="nvidia-smi did not finish within 20 s"), "nvidia-smi did not finish within 20 s"),
+        (
+            ProgramOutput(problem="nvidia-smi cannot be run: Permission denied"),
+            "nvidia-smi cannot be run: Permission denied",
+        ),
     ],
 )
 def test_nvidia_smi_without_gpus(answer, complaint):
@@ -177,7 +183,7 @@ def test_kernel_module(tmp_path, kind):
     ],
 )
 def test_visible_devices(value, shown, stopped_at):
-    _, gpus, _ = accelerators.parse(Answer(SMI, "", 0))
+    _, gpus, _ = accelerators.parse(ProgramOutput(SMI, "", 0))
     seen, entry = accelerators.visible(value, gpus)
     assert ([gpu.index for gpu in seen], entry) == (shown, stopped_at)
 
@@ -330,25 +336,27 @@ PARTS = tuple(probe.PARTS["torch"])
     ("answer", "failed", "stopped", "at"),
     [
         (
-            Answer('{"part": "import", "error": "ImportError: libcudnn.so.9: no such file\\nmore"}\n', "", 0),
+            ProgramOutput('{"part": "import", "error": "ImportError: libcudnn.so.9: no such file\\nmore"}\n', "", 0),
             "ImportError: libcudnn.so.9: no such file",
             "",
             "",
         ),
         (
-            Answer("", "Fatal Python error: Segmentation fault\n\nThread 1\n", -11, "python was killed by SIGSEGV"),
+            ProgramOutput(
+                "", "Fatal Python error: Segmentation fault\n\nThread 1\n", -11, "python was killed by SIGSEGV"
+            ),
             "python was killed by SIGSEGV: Fatal Python error: Segmentation fault",
             "python was killed by SIGSEGV: Fatal Python error: Segmentation fault",
             "import",
         ),
         (
-            Answer('{"part": "import", "facts": {}}\n', "", -9, "python did not finish within 60 s", True),
+            ProgramOutput('{"part": "import", "facts": {}}\n', "", -9, "python did not finish within 60 s", True),
             "",
             "python did not finish within 60 s",
             "cuda",
         ),
         (
-            Answer("{}\nnull\n[1]\n", "some warning\nlast words\n", 3),
+            ProgramOutput("{}\nnull\n[1]\n", "some warning\nlast words\n", 3),
             "the process exited with status 3: last words",
             "the process exited with status 3: last words",
             "import",

@@ -49,7 +49,7 @@ def test_the_garbage_collector_stays_as_the_job_has_it(simple, given, collecting
 def test_a_process_forked_while_another_thread_imports_collects_garbage(simple):
     told = simple.run("""
         import dsfix, gc, os, threading
-        from dsfix.garbage import uncollected
+        from dsfix.engine.garbage import uncollected
         paused, forked = threading.Event(), threading.Event()
         def importing():
             with uncollected():

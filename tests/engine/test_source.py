@@ -11,9 +11,9 @@ import tokenize
 import pytest
 
 from dsfix.engine import rewrite, source, verdict
-from dsfix.module_files import module_file
 from dsfix.outcome import Outcome, Refused
 from dsfix.patch import Edit
+from dsfix.versions import module_file
 
 
 def lines_of(bench, text, qualname, encoding="utf-8"):

@@ -22,7 +22,7 @@ import dsfix
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab import reproduction
 from dsfix.lab.isolation import isolated
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
 
@@ -26,7 +26,7 @@ signal.pause()
 """
 LAUNCHER = """
 import sys
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 launch([sys.executable, "-c", *sys.argv[1:]], ranks=2, timeout=100)
 """
 

@@ -12,7 +12,7 @@ import pytest
 from dsfix.lab.cuda.schedule import RACES, SCHEDULE, Schedule, of_environment, parse
 from dsfix.lab.distributions import torch_build
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 
 pytestmark = pytest.mark.usefixtures("emulated")
 PROGRAMS = Path(__file__).parent / "programs"

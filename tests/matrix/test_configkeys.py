@@ -23,7 +23,7 @@ class DeepSpeedConfig:
 def test_it_covers_the_releases_of_the_table_and_is_formatted_as_written() -> None:
     releases = [each.deepspeed for each in table.load().releases]
     flat = {release: keys.flatten(keys.of_release(Version(release))) for release in releases}
-    assert configkeys.PATH.read_text(encoding="utf-8") == configkeys.as_file(flat), "python -m tox run -e docs -- keys"
+    assert configkeys.PATH.read_text(encoding="utf-8") == configkeys.as_file(flat), "python -m tox run -e pages -- keys"
 
 
 def source(root: Path, release: str, key: str) -> None:

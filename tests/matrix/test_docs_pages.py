@@ -316,9 +316,9 @@ def test_pages_as_written_are_not_stale(check):
 def test_a_file_that_was_edited_or_removed_is_named(check, tmp_path, name):
     page = tmp_path / "checkout" / name
     page.write_text(page.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    assert check() == (1, [f"{name} is stale: `python -m tox run -e docs` writes it"])
+    assert check() == (1, [f"{name} is stale: `python -m tox run -e pages` writes it"])
     page.unlink()
-    assert check() == (1, [f"{name} is missing: `python -m tox run -e docs` writes it"])
+    assert check() == (1, [f"{name} is missing: `python -m tox run -e pages` writes it"])
 
 
 def test_pages_that_are_not_committed_are_not_looked_at(check, tmp_path):

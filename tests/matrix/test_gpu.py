@@ -17,7 +17,7 @@ from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
 from dsfix.lab.cuda import compiling
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.launcher import fresh, launch
+from dsfix.lab.ranks import fresh, launch
 from matrix import fingerprints, proofs
 from matrix.gpu import choice, items, results
 from matrix.gpu import run as folder_run

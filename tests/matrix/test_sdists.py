@@ -127,7 +127,7 @@ def test_an_index_without_the_project(index: sdists.Index) -> None:
 
 def test_facts(index: sdists.Index, package_index: Any) -> None:
     package_index.offer("0.14.2")
-    assert index.facts("0.14.2") == sdists.Facts(
+    assert index.facts("0.14.2") == sdists.EnvironmentFacts(
         released="2023-11-14",  # the archive's date, because this index has no upload time
         requires={"numpy": "", "torch": ">=2.0.0", "pydantic": ">=2.0.0"},
         pythons=("3.9", "3.10"),

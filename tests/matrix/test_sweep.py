@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsfix.audit.agreement import Difference, Verdict
+from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.cli.exits import Complaint
 from matrix.sweep import classes, covering, docs, records, running, space
 from matrix.sweep.explanations import Explanation, Kind
@@ -106,24 +106,24 @@ RACE = """race: write by aten::copy_(self: Float[4]) on the default stream, Accu
 
 class TestRaces:
     def test_the_races_of_a_run_are_one_finding(self):
-        [found] = records.run_of(Verdict(races=(RACE,))).differences
+        [found] = records.run_of(AuditVerdict(races=(RACE,))).differences
         assert (found.what, found.detail) == (
             "race",
             "write by aten::copy_(self: Float[4]) on the default stream, AccumulateGrad (stage3.py:12 in reduce); "
             "read by aten::add(self: Float[4]) on stream 3 (stage3.py:34 in step)",
         )
-        [several] = records.run_of(Verdict(races=(RACE, "race: other"))).differences
+        [several] = records.run_of(AuditVerdict(races=(RACE, "race: other"))).differences
         assert several.detail.startswith("2 races, one of them: write by aten::copy_")
         assert classes.kind(found) == classes.kind(several)
 
     def test_a_race_in_a_training_with_wrong_numbers_is_their_cause(self):
         wrong = Difference(**{**vars(WRONG), "names": ()})
         for differences, shown in (((wrong,), "gradients"), ((), "race")):
-            run = records.run_of(Verdict(differences, races=(RACE,)))
+            run = records.run_of(AuditVerdict(differences, races=(RACE,)))
             assert [each.what for each in classes.findings(run)] == [shown]
 
     def test_a_race_is_shown_on_the_page(self):
-        [found] = records.run_of(Verdict(races=(RACE,))).differences
+        [found] = records.run_of(AuditVerdict(races=(RACE,))).differences
         assert "race: write by aten::copy_" in docs._finding(found)
 
 
@@ -228,7 +228,7 @@ class Engine:
         patched = variant == "with" and "fixes" not in left_out
         wrong = row["stage"] == "2" and row["accumulation"] == "4" and (self.faulty or not patched)
         patches = ("fixes", "other") if variant == "with" else ()
-        return Verdict(
+        return AuditVerdict(
             differences=(Difference(**{**vars(WRONG), "names": ("up.weight",) * 5}),) if wrong else (),
             comparisons=10,
             patches=tuple(each for each in patches if each not in left_out),

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from dsfix.check import checking, extract, keys
 from dsfix.check.arguments import checked
-from dsfix.module_files import module_file
 from dsfix.rules import Level
+from dsfix.versions import module_file
 from tests.config_words import config_of
 
 NEEDS_ONECCL = "CPU ranks of this release need oneCCL"

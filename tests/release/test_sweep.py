@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.module_files import module_file
+from dsfix.versions import module_file
 
 _PACKAGES = ("deepspeed.runtime", "deepspeed.utils", "deepspeed.comm", "deepspeed.moe", "deepspeed.checkpoint")
 

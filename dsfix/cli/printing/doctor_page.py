@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Iterator
 
 from ... import __version__
-from ...doctor.facts import Facts
+from ...doctor.facts import EnvironmentFacts
 from ...doctor.files import Disk
 from ...outcome import Outcome
 
 _GIB = 1 << 30
 
 
-def page(facts: Facts) -> Iterator[str]:
+def page(facts: EnvironmentFacts) -> Iterator[str]:
     """Yields the facts as lines; long ones are wrapped."""
     for name, value in _lines(facts):
         wrapped = textwrap.wrap(value, 105, break_long_words=False, break_on_hyphens=False) or [""]
@@ -21,7 +21,7 @@ def page(facts: Facts) -> Iterator[str]:
             yield f"{name if not number else '':<14} {line}".rstrip()
 
 
-def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
+def _lines(facts: EnvironmentFacts) -> Iterator[tuple[str, str]]:
     own, packages, tools, memory = facts.platform, facts.packages, facts.toolchain, facts.memory
     yield "dsfix", __version__
     yield "python", f"{own.python}, {own.executable} ({own.prefix})"
@@ -109,7 +109,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "variables", "  ".join(f"{name}={value}" for name, value in facts.variables.items()) or "none relevant"
 
 
-def _torch(facts: Facts) -> str:
+def _torch(facts: EnvironmentFacts) -> str:
     version, torch, probe = facts.versions.get("torch"), facts.packages.torch, facts.packages.torch_probe
     if version is None:
         return "not installed"
@@ -123,7 +123,7 @@ def _torch(facts: Facts) -> str:
     )
 
 
-def _driver(facts: Facts) -> str:
+def _driver(facts: EnvironmentFacts) -> str:
     accelerators = facts.accelerators
     if accelerators.gpus:
         return f"NVIDIA {accelerators.driver}, {_gpus(len(accelerators.gpus))}"
@@ -134,7 +134,7 @@ def _driver(facts: Facts) -> str:
     return "no NVIDIA GPU"
 
 
-def _deepspeed(facts: Facts) -> str:
+def _deepspeed(facts: EnvironmentFacts) -> str:
     version, deepspeed = facts.versions.get("deepspeed"), facts.packages.deepspeed
     if version is None:
         return "not installed"
@@ -151,7 +151,7 @@ def _deepspeed(facts: Facts) -> str:
     )
 
 
-def _extensions(facts: Facts) -> str:
+def _extensions(facts: EnvironmentFacts) -> str:
     extensions = facts.extensions
     if not extensions.root:
         return "no cache directory"

@@ -19,7 +19,7 @@ _LARGEST = 16_000_000  # bytes of a report: a hundred times the usual size
 _LISTED = (Outcome.APPLIED, Outcome.PENDING)
 
 
-class Process(NamedTuple):
+class ReportingProcess(NamedTuple):
     """The process that wrote a report."""
 
     host: str
@@ -34,7 +34,7 @@ class Process(NamedTuple):
 class Group:
     """The processes that report the same, and the reasons that they give."""
 
-    processes: list[Process] = field(default_factory=list)
+    processes: list[ReportingProcess] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -53,7 +53,7 @@ class Group:
 
 
 @dataclass
-class Job:
+class MergedReports:
     """The merged reports: by versions, and by patch and outcome."""
 
     versions: dict[str, Group] = field(default_factory=dict)
@@ -61,12 +61,12 @@ class Job:
     skipped: list[str] = field(default_factory=list)
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[ReportingProcess]:
         return [process for group in self.versions.values() for process in group.processes]
 
     def add(self, report: Any) -> None:
         """Adds one report. Raises KeyError, TypeError or ValueError, and adds nothing, if dsfix did not write it."""
-        process = Process(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
+        process = ReportingProcess(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
         versions = {"dsfix": report["dsfix"], **report["distributions"]}
         patches = [
             (_a(str, each["id"]), Outcome(each["outcome"]), _a(str, each["reason"])) for each in report["patches"]
@@ -94,8 +94,8 @@ def run(directory: Path, everything: bool, as_json: bool) -> int:
     return TROUBLE if any(outcome.trouble for states in job.patches.values() for outcome in states) else OK
 
 
-def _read(directory: Path) -> Job:
-    job = Job()
+def _read(directory: Path) -> MergedReports:
+    job = MergedReports()
     try:
         found = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
@@ -114,7 +114,7 @@ def _read(directory: Path) -> Job:
     return job
 
 
-def _print(job: Job, everything: bool) -> None:
+def _print(job: MergedReports, everything: bool) -> None:
     processes = job.processes
     hosts = len({process.host for process in processes})
     counts = (
@@ -147,7 +147,7 @@ def _listed(states: Mapping[Outcome, Group]) -> bool:
     return len(states) > 1 or any(each in _LISTED or each.trouble for each in states)
 
 
-def _unlisted(job: Job) -> dict[str, Outcome]:
+def _unlisted(job: MergedReports) -> dict[str, Outcome]:
     """id -> outcome, the same in all processes."""
     return {patch_id: outcome for patch_id, states in job.patches.items() if not _listed(states) for outcome in states}
 
@@ -156,7 +156,7 @@ def _why(group: Group, outlier: bool) -> str:
     return f"{group.reason}\n{group.named}" if outlier else group.reason
 
 
-def _rows(job: Job) -> list[tuple[str, Outcome, Group, bool]]:
+def _rows(job: MergedReports) -> list[tuple[str, Outcome, Group, bool]]:
     """(patch, outcome, group, outlier or not): in trouble first, then what differs between processes, then the rest."""
     rows = []
     for patch_id, states in job.patches.items():
@@ -175,7 +175,7 @@ def _usual(groups: dict[Any, Group]) -> Any:
     return max(groups, key=lambda key: (groups[key].ranks, len(groups[key].processes)), default=None)
 
 
-def _as_json(job: Job) -> dict[str, Any]:
+def _as_json(job: MergedReports) -> dict[str, Any]:
     processes = job.processes
     return {
         "processes": len(processes),

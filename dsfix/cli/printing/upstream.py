@@ -10,11 +10,16 @@ from packaging.version import Version
 
 from ...catalogue.registry import Entry
 from ...upstream import coverage, table
-from ...upstream.coverage import Answer, Bug, State
+from ...upstream.coverage import Answer, Bug, CoverageState
 from . import output
 
-_STYLES = {State.PATCHED: "green", State.IN_PART: "yellow", State.OPTIONAL: "yellow", State.DIAGNOSED: "cyan"}
-_WORDS = {State.NOBODY: "nobody", State.UNSAFE: "unsafe", State.IN_PART: "in part"}
+_STYLES = {
+    CoverageState.PATCHED: "green",
+    CoverageState.IN_PART: "yellow",
+    CoverageState.OPTIONAL: "yellow",
+    CoverageState.DIAGNOSED: "cyan",
+}
+_WORDS = {CoverageState.NOBODY: "nobody", CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
 _Found = Sequence[tuple[Bug, Answer]]
 
 
@@ -28,19 +33,19 @@ def summary(found: _Found) -> str:
     """One phrase: "61 known bugs: 52 patched, 7 diagnosed, 2 open"."""
     counts = Counter(answer.state for _, answer in found)
     total = sum(number for state, number in counts.items() if state not in coverage.APART)
-    told = ", ".join(_counted(counts, [each for each in State if each not in coverage.APART]))
+    told = ", ".join(_counted(counts, [each for each in CoverageState if each not in coverage.APART]))
     besides = ", ".join(_counted(counts, coverage.APART))
     return f"{total} known bug{'s' * (total != 1)}{told and ': '}{told}{besides and '; besides, '}{besides}"
 
 
-def _counted(counts: Mapping[State, int], states: Sequence[State]) -> list[str]:
+def _counted(counts: Mapping[CoverageState, int], states: Sequence[CoverageState]) -> list[str]:
     return [f"{counts[each]} {each.value}" for each in states if counts[each]]
 
 
 def as_json(found: _Found) -> dict[str, Any]:
     counts = Counter(answer.state for _, answer in found)
     return {
-        "counts": {each.value: counts[each] for each in State},
+        "counts": {each.value: counts[each] for each in CoverageState},
         "bugs": [
             {
                 "key": bug.row.key,
@@ -62,7 +67,7 @@ def as_json(found: _Found) -> dict[str, Any]:
 
 def show(found: _Found, everything: bool, command: str) -> None:
     """Prints the rows; command: the one that lists the patched ones, too."""
-    listed = [each for each in found if everything or each[1].state is not State.PATCHED]
+    listed = [each for each in found if everything or each[1].state is not CoverageState.PATCHED]
     rows = [
         ((_number(bug), _WORDS.get(answer.state, answer.state.value), _what(bug, answer)), _style(answer.state))
         for bug, answer in listed
@@ -89,5 +94,5 @@ def _what(bug: Bug, answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _style(state: State) -> str:
-    return _STYLES.get(state, "red" if state is State.OPEN else "dim")
+def _style(state: CoverageState) -> str:
+    return _STYLES.get(state, "red" if state is CoverageState.OPEN else "dim")

@@ -45,7 +45,7 @@ class State(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class VerifiedPatch:
     """One patch: its verdict, and the runs without it and with it; None for a run that was not made."""
 
     entry: registry.Entry
@@ -87,7 +87,7 @@ class Row:
         return [(name, run) for name, run in (("without", self.without), ("with", self.patched)) if run]
 
 
-def as_json(rows: list[Row], not_run: list[Outcome], interrupted: bool) -> dict[str, Any]:
+def as_json(rows: list[VerifiedPatch], not_run: list[Outcome], interrupted: bool) -> dict[str, Any]:
     return {
         "distributions": survey.distributions(),
         "interrupted": interrupted,
@@ -108,7 +108,7 @@ def as_json(rows: list[Row], not_run: list[Outcome], interrupted: bool) -> dict[
     }
 
 
-def print_rows(rows: list[Row], not_run: list[Outcome], planned: int | None) -> None:
+def print_rows(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | None) -> None:
     """`planned`: the number of patches to run if the command was interrupted, else None."""
     print(survey.heading())
     if rows:
@@ -125,7 +125,7 @@ def print_rows(rows: list[Row], not_run: list[Outcome], planned: int | None) -> 
     print("\n".join(_advice(rows, not_run, planned)))
 
 
-def _seen(row: Row) -> str:
+def _seen(row: VerifiedPatch) -> str:
     if not row.runs:
         return row.verdict.reason
     lines = [] if row.verdict.outcome is Outcome.PENDING else [row.verdict.reason]
@@ -147,7 +147,7 @@ def _first_line(run: Sighting) -> str:
     return output.printable((run.detail.splitlines() or [run.outcome])[0])
 
 
-def _advice(rows: list[Row], not_run: list[Outcome], planned: int | None) -> list[str]:
+def _advice(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | None) -> list[str]:
     lines = []
     if planned is not None:
         done = sum(row.state is not State.UNFINISHED for row in rows)

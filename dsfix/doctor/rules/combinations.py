@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Callable
 
 from ...rules import Found, Level, Rule
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 
-def _together(what: str, *names: str) -> Callable[[Facts], Iterable[Found]]:
-    def find(facts: Facts) -> Iterable[Found]:
+def _together(what: str, *names: str) -> Callable[[EnvironmentFacts], Iterable[Found]]:
+    def find(facts: EnvironmentFacts) -> Iterable[Found]:
         where = ", ".join(f"{name} {facts.versions.get(name)}" for name in names)
         return (Found(where, f"{where}: {what}"),)
 

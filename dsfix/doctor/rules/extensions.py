@@ -8,28 +8,28 @@ from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
 from ..extensions import Build
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 
-def _locks(facts: Facts) -> list[Build]:
+def _locks(facts: EnvironmentFacts) -> list[Build]:
     """Returns the builds with a lock file, if it blocks: newer torch releases lock the file itself and keep it."""
     return (
         [build for build in facts.extensions.builds if build.locked is not None] if facts.packages.torch.baton else []
     )
 
 
-def _on_network(facts: Facts) -> bool:
+def _on_network(facts: EnvironmentFacts) -> bool:
     return facts.extensions.disk is not None and facts.extensions.disk.network
 
 
-def _stale(facts: Facts) -> Iterator[Found]:
+def _stale(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if not build.holders and not _on_network(facts):
             what = f"{_lock(build)} is {_age(facts, build)} old and no process on this machine has it open: {_WAITS}"
             yield Found(_lock(build), what)
 
 
-def _stale_on_network(facts: Facts) -> Iterator[Found]:
+def _stale_on_network(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if not build.holders and _on_network(facts):
             yield Found(
@@ -38,7 +38,7 @@ def _stale_on_network(facts: Facts) -> Iterator[Found]:
             )
 
 
-def _held(facts: Facts) -> Iterator[Found]:
+def _held(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if build.holders:
             processes = ", ".join(map(str, build.holders))
@@ -52,12 +52,12 @@ def _lock(build: Build) -> str:
     return os.path.join(build.path, "lock")
 
 
-def _age(facts: Facts, build: Build) -> str:
+def _age(facts: EnvironmentFacts, build: Build) -> str:
     seconds = max(0, int(facts.extensions.now - (build.locked or 0)))
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
 
 
-def _older_than(facts: Facts, package: str, installed: float | None) -> Iterator[Found]:
+def _older_than(facts: EnvironmentFacts, package: str, installed: float | None) -> Iterator[Found]:
     """Finds builds that are older than the package but newer than their sources, so that ninja keeps them."""
     for build in facts.extensions.builds if installed is not None else ():
         if _other_installation(facts, build):
@@ -71,11 +71,11 @@ def _older_than(facts: Facts, package: str, installed: float | None) -> Iterator
             )
 
 
-def _before_deepspeed(facts: Facts) -> Iterator[Found]:
+def _before_deepspeed(facts: EnvironmentFacts) -> Iterator[Found]:
     yield from _older_than(facts, "DeepSpeed", facts.extensions.deepspeed_installed)
 
 
-def _before_torch(facts: Facts) -> Iterator[Found]:
+def _before_torch(facts: EnvironmentFacts) -> Iterator[Found]:
     yield from _older_than(facts, "torch", facts.extensions.torch_installed)
 
 
@@ -83,7 +83,7 @@ def _day(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def _other_installation(facts: Facts, build: Build) -> str:
+def _other_installation(facts: EnvironmentFacts, build: Build) -> str:
     """Returns the directory of the other DeepSpeed that an op was compiled for; "" if this one, or not DeepSpeed's."""
     own = os.path.realpath(os.path.dirname(facts.packages.deepspeed.file)) + os.sep
     for source in build.sources if facts.packages.deepspeed.file else ():
@@ -93,7 +93,7 @@ def _other_installation(facts: Facts, build: Build) -> str:
     return ""
 
 
-def _shared_by_installations(facts: Facts) -> Iterator[Found]:
+def _shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in facts.extensions.builds:
         other = _other_installation(facts, build)
         if other:
@@ -104,24 +104,24 @@ def _shared_by_installations(facts: Facts) -> Iterator[Found]:
             )
 
 
-def _unreadable(facts: Facts) -> Iterator[Found]:
+def _unreadable(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.extensions.problem:
         yield Found("compiled ops", facts.extensions.problem)
 
 
-def _unwritable(facts: Facts) -> Iterator[Found]:
+def _unwritable(facts: EnvironmentFacts) -> Iterator[Found]:
     disk = facts.extensions.disk
     if disk is not None and not disk.writable:
         yield Found(disk.path, f"{disk.path} is not writable: no op can be compiled")
 
 
-def _on_network_disk(facts: Facts) -> Iterator[Found]:
+def _on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
     if _on_network(facts) and facts.extensions.disk is not None:
         what = f"{facts.extensions.root} is on a network file system ({facts.extensions.disk.type})"
         yield Found(facts.extensions.root, what)
 
 
-def _triton(facts: Facts) -> Iterator[Found]:
+def _triton(facts: EnvironmentFacts) -> Iterator[Found]:
     disk = facts.extensions.triton
     if disk is not None and "nfs" in disk.type and facts.versions.get("triton") is not None:
         yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or exit slowly")

@@ -8,7 +8,7 @@ from typing import Callable
 
 from ...rules import Found, Level, Rule
 from ..accelerators import Gpu, visible
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 _WHERE = "GPU"
 _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
@@ -16,8 +16,8 @@ _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 _IN_USE = 0.25  # of a GPU's memory; a desktop uses less
 
 
-def _complains(pattern: str) -> Callable[[Facts], Iterator[Found]]:
-    def find(facts: Facts) -> Iterator[Found]:
+def _complains(pattern: str) -> Callable[[EnvironmentFacts], Iterator[Found]]:
+    def find(facts: EnvironmentFacts) -> Iterator[Found]:
         if re.search(pattern, facts.accelerators.complaint, re.I):
             yield Found(_WHERE, f"nvidia-smi: {facts.accelerators.complaint}")
 
@@ -30,20 +30,20 @@ _DETACHED = r"Failed to initialize NVML: Unknown Error"
 _NONE = r"No devices were found|Unable to determine the device handle|GPU is lost"
 
 
-def _other_complaint(facts: Facts) -> Iterator[Found]:
+def _other_complaint(facts: EnvironmentFacts) -> Iterator[Found]:
     complaint = facts.accelerators.complaint
     if complaint and not re.search("|".join((_UNREACHABLE, _MISMATCH, _DETACHED, _NONE)), complaint, re.I):
         yield Found(_WHERE, f"nvidia-smi lists no GPU: {complaint}")
 
 
-def _torch_without_cuda(facts: Facts) -> Iterator[Found]:
+def _torch_without_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
     torch = facts.packages.torch
     if facts.accelerators.present and torch.file and not torch.cuda and not torch.hip:
         version = facts.versions.get("torch") or "(unknown version)"
         yield Found("torch", f"there is an NVIDIA GPU, but torch {version} was built without CUDA: jobs run on the CPU")
 
 
-def _no_gpu(facts: Facts) -> Iterator[Found]:
+def _no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
     accelerators = facts.accelerators
     if facts.packages.torch.cuda and not accelerators.present and not accelerators.complaint:
         if accelerators.kernel_module:
@@ -55,7 +55,7 @@ def _no_gpu(facts: Facts) -> Iterator[Found]:
         yield Found(_WHERE, what)
 
 
-def _driver_too_old(facts: Facts) -> Iterator[Found]:
+def _driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
     cuda, driver = facts.packages.torch.cuda, facts.accelerators.driver
     oldest = _OLDEST_DRIVER.get(_major(cuda))
     if driver and oldest and _major(driver) < oldest and not _works(facts):
@@ -63,7 +63,7 @@ def _driver_too_old(facts: Facts) -> Iterator[Found]:
         yield Found(_WHERE, what)
 
 
-def _architecture(facts: Facts) -> Iterator[Found]:
+def _architecture(facts: EnvironmentFacts) -> Iterator[Found]:
     built_for = str(facts.packages.torch_probe.fact("import", "architectures") or "").split()
     for gpu in facts.accelerators.gpus if built_for else ():
         if gpu.capability and not _runs(gpu, built_for):
@@ -85,7 +85,7 @@ def _runs(gpu: Gpu, built_for: list[str]) -> bool:
     return False
 
 
-def _cuda_unavailable(facts: Facts) -> Iterator[Found]:
+def _cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Found]:
     probe = facts.packages.torch_probe
     if not (facts.packages.torch.cuda and facts.accelerators.gpus) or list(_driver_too_old(facts)):
         return
@@ -96,19 +96,19 @@ def _cuda_unavailable(facts: Facts) -> Iterator[Found]:
         yield Found(_WHERE, f"torch cannot use the GPUs: {probe.errors['cuda']}")
 
 
-def _cuda_stops(facts: Facts) -> Iterator[Found]:
+def _cuda_stops(facts: EnvironmentFacts) -> Iterator[Found]:
     probe = facts.packages.torch_probe
     if probe.stopped and probe.at == "cuda":
         yield Found(_WHERE, f"torch.cuda.is_available() does not return: {probe.stopped}")
 
 
-def _hidden(facts: Facts) -> Iterator[Found]:
+def _hidden(facts: EnvironmentFacts) -> Iterator[Found]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     if facts.accelerators.gpus and value is not None and value.strip() in ("", "-1"):
         yield Found("CUDA_VISIBLE_DEVICES", f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs")
 
 
-def _unknown_device(facts: Facts) -> Iterator[Found]:
+def _unknown_device(facts: EnvironmentFacts) -> Iterator[Found]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     seen, stopped_at = visible(value, facts.accelerators.gpus)
     if facts.accelerators.gpus and stopped_at and value is not None and value.strip() not in ("", "-1"):
@@ -119,34 +119,34 @@ def _unknown_device(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _accelerator_unknown(facts: Facts) -> Iterator[Found]:
+def _accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
     value, known = facts.variables.get("DS_ACCELERATOR"), facts.packages.deepspeed.accelerators
     if value is not None and known and value not in known:
         yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR must be one of {', '.join(known)}, got {value!r}")
 
 
-def _accelerator_cpu(facts: Facts) -> Iterator[Found]:
+def _accelerator_cpu(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("DS_ACCELERATOR") == "cpu" and facts.accelerators.gpus:
         yield Found("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
 
 
-def _memory_in_use(facts: Facts) -> Iterator[Found]:
+def _memory_in_use(facts: EnvironmentFacts) -> Iterator[Found]:
     for gpu in visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0]:
         if gpu.memory and gpu.used and gpu.used >= _IN_USE * gpu.memory:
             what = f"GPU {gpu.index} has {gpu.used / 1024:.1f} of {gpu.memory / 1024:.1f} GiB in use"
             yield Found(_WHERE, what)
 
 
-def _launch_blocking(facts: Facts) -> Iterator[Found]:
+def _launch_blocking(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
         yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
 
 
-def _works(facts: Facts) -> bool:
+def _works(facts: EnvironmentFacts) -> bool:
     return facts.packages.torch_probe.fact("cuda", "available") is True
 
 
-def _seen(facts: Facts) -> bool:
+def _seen(facts: EnvironmentFacts) -> bool:
     return bool(visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0])
 
 

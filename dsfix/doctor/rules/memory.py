@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _SHM = 512 * _MIB  # DeepSpeed's own report warns below this
 _DISK = _GIB  # enough to compile a few ops
 
 
-def _shm(facts: Facts) -> Iterator[Found]:
+def _shm(facts: EnvironmentFacts) -> Iterator[Found]:
     size = facts.memory.shm
     if size is not None and size < _SHM:
         yield Found("/dev/shm", f"/dev/shm has {size // _MIB} MiB: NCCL and data loader workers need more")
 
 
-def _locked(facts: Facts) -> Iterator[Found]:
+def _locked(facts: EnvironmentFacts) -> Iterator[Found]:
     locked = facts.memory.locked
     if facts.infiniband and locked is not None and 0 <= locked < (facts.memory.usable or 0) // 2:
         yield Found(
@@ -28,7 +28,7 @@ def _locked(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _container(facts: Facts) -> Iterator[Found]:
+def _container(facts: EnvironmentFacts) -> Iterator[Found]:
     total, limit = facts.memory.total, facts.memory.limit
     if total and limit and limit < 0.9 * total:
         yield Found(
@@ -38,7 +38,7 @@ def _container(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _disk(facts: Facts) -> Iterator[Found]:
+def _disk(facts: EnvironmentFacts) -> Iterator[Found]:
     disks = {**facts.disks, **({"compiled ops": facts.extensions.disk} if facts.extensions.disk else {})}
     for name, disk in disks.items():
         if disk.free is not None and disk.free < _DISK:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 
-def _torch_missing(facts: Facts) -> Iterator[Found]:
+def _torch_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.versions.get("torch") is None:
         yield Found("torch", f"torch is not installed for {facts.platform.executable}")
 
 
-def _torch_import(facts: Facts) -> Iterator[Found]:
+def _torch_import(facts: EnvironmentFacts) -> Iterator[Found]:
     failed = facts.packages.torch_probe.failed
     if failed and facts.versions.get("torch") is not None:
         yield Found("torch", f"`import torch` fails: {failed}")
 
 
-def _deepspeed_missing(facts: Facts) -> Iterator[Found]:
+def _deepspeed_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.versions.get("deepspeed") is None:
         yield Found("deepspeed", f"DeepSpeed is not installed for {facts.platform.executable}")
 
 
-def _deepspeed_half(facts: Facts) -> Iterator[Found]:
+def _deepspeed_half(facts: EnvironmentFacts) -> Iterator[Found]:
     version = facts.versions.get("deepspeed")
     if version is not None and not facts.deepspeed_usable:
         yield Found(
@@ -32,43 +32,43 @@ def _deepspeed_half(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _import_error(facts: Facts) -> str:
+def _import_error(facts: EnvironmentFacts) -> str:
     """Returns the error of `import deepspeed`, "" if torch or an incomplete installation causes it."""
     broken = facts.packages.torch_probe.failed or not facts.deepspeed_usable
     return "" if broken else facts.packages.deepspeed_probe.failed
 
 
-def _deepspeed_import(facts: Facts) -> Iterator[Found]:
+def _deepspeed_import(facts: EnvironmentFacts) -> Iterator[Found]:
     error, with_dsfix = _import_error(facts), facts.packages.dsfix_probe
     if error and (with_dsfix is None or with_dsfix.failed):
         yield Found("deepspeed", f"`import deepspeed` fails: {error}")
 
 
-def _deepspeed_import_fixed(facts: Facts) -> Iterator[Found]:
+def _deepspeed_import_fixed(facts: EnvironmentFacts) -> Iterator[Found]:
     error, with_dsfix = _import_error(facts), facts.packages.dsfix_probe
     if error and with_dsfix is not None and not with_dsfix.failed:
         yield Found("deepspeed", f"`import deepspeed` fails without `import dsfix` before it: {error}")
 
 
-def _two_records(facts: Facts) -> Iterator[Found]:
+def _two_records(facts: EnvironmentFacts) -> Iterator[Found]:
     for name, version in facts.packages.versions.items():
         if version and " and " in version:
             yield Found(name, f"{name} is installed twice, as {version}: an installation was interrupted")
 
 
-def _requirement_missing(facts: Facts) -> Iterator[Found]:
+def _requirement_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     for unmet in facts.packages.unmet:
         if unmet.found is None:
             yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, which is not installed")
 
 
-def _requirement_version(facts: Facts) -> Iterator[Found]:
+def _requirement_version(facts: EnvironmentFacts) -> Iterator[Found]:
     for unmet in facts.packages.unmet:
         if unmet.found is not None:
             yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, but {unmet.found} is installed")
 
 
-def _prebuilt_torch(facts: Facts) -> Iterator[Found]:
+def _prebuilt_torch(facts: EnvironmentFacts) -> Iterator[Found]:
     deepspeed, torch = facts.packages.deepspeed, facts.versions.get("torch")
     built = deepspeed.built_with.get("version", "")
     if deepspeed.prebuilt and torch and built not in ("", "0.0") and built != ".".join(torch.split(".")[:2]):
@@ -76,7 +76,7 @@ def _prebuilt_torch(facts: Facts) -> Iterator[Found]:
         yield Found("deepspeed", what)
 
 
-def _prebuilt_cuda(facts: Facts) -> Iterator[Found]:
+def _prebuilt_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
     deepspeed, cuda = facts.packages.deepspeed, ".".join(facts.packages.torch.cuda.split(".")[:2])
     built = deepspeed.built_with.get("cuda_version", "")
     if deepspeed.prebuilt and cuda and built not in ("", "0.0") and built != cuda:
@@ -84,7 +84,7 @@ def _prebuilt_cuda(facts: Facts) -> Iterator[Found]:
         yield Found("deepspeed", what)
 
 
-def _prebuilt_missing(facts: Facts) -> Iterator[Found]:
+def _prebuilt_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     missing = facts.packages.deepspeed.missing
     if missing:
         yield Found(

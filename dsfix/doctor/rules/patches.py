@@ -9,10 +9,10 @@ from ...outcome import Outcome
 from ...patch import Severity
 from ...rules import Found, Level, Rule
 from ...settings import Settings
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 
-def _applying(facts: Facts, wrong_results: bool) -> Iterator[Found]:
+def _applying(facts: EnvironmentFacts, wrong_results: bool) -> Iterator[Found]:
     catalogue = registry.catalogue()
     ids = [
         patch_id
@@ -26,22 +26,22 @@ def _applying(facts: Facts, wrong_results: bool) -> Iterator[Found]:
         yield Found("deepspeed", f"this DeepSpeed has {bugs} that dsfix fixes ({kind}): {', '.join(ids)}")
 
 
-def _wrong_results(facts: Facts) -> Iterator[Found]:
+def _wrong_results(facts: EnvironmentFacts) -> Iterator[Found]:
     return _applying(facts, True)
 
 
-def _others(facts: Facts) -> Iterator[Found]:
+def _others(facts: EnvironmentFacts) -> Iterator[Found]:
     return _applying(facts, False)
 
 
-def _trouble(facts: Facts) -> Iterator[Found]:
+def _trouble(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.deepspeed_usable:
         for patch_id, verdict in facts.verdicts.items():
             if verdict.outcome.trouble:
                 yield Found("dsfix", f"patch {patch_id}: {verdict.outcome.value}: {verdict.reason}")
 
 
-def _off(facts: Facts) -> Iterator[Found]:
+def _off(facts: EnvironmentFacts) -> Iterator[Found]:
     if Settings.read(facts.variables).disable:
         yield Found("DSFIX_DISABLE", "DSFIX_DISABLE is set: no patch is applied")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 
-def _wsl1(facts: Facts) -> Iterator[Found]:
+def _wsl1(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.platform.wsl == 1:
         yield Found("platform", "this is WSL 1, which does not support GPUs")
 
 
-def _pinned_memory(facts: Facts) -> Iterator[Found]:
+def _pinned_memory(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.platform.wsl == 2 and facts.accelerators.present:
         yield Found(
             "platform",

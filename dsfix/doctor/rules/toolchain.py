@@ -8,45 +8,45 @@ from collections.abc import Iterator
 from packaging.version import InvalidVersion, Version
 
 from ...rules import Found, Level, Rule
-from ..facts import Facts
+from ..facts import EnvironmentFacts
 
 _WHERE = "compiling ops"
 
 
-def _needed(facts: Facts) -> bool:
+def _needed(facts: EnvironmentFacts) -> bool:
     """Returns whether ops are compiled here, which requires DeepSpeed."""
     return facts.deepspeed_usable
 
 
-def _cpp_extension(facts: Facts) -> Iterator[Found]:
+def _cpp_extension(facts: EnvironmentFacts) -> Iterator[Found]:
     error = facts.packages.torch_probe.errors.get("cpp_extension", "")
     if error:
         yield Found(_WHERE, f"`import torch.utils.cpp_extension`, which DeepSpeed needs, fails: {error}")
 
 
-def _ninja(facts: Facts) -> Iterator[Found]:
+def _ninja(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.ninja:
         installed = facts.versions.get("ninja")
         why = f": ninja {installed} is installed, but its directory is not on PATH" if installed else ""
         yield Found(_WHERE, f"`ninja --version` fails{why}; compiling ops fails with `Ninja is required`")
 
 
-def _compiler(facts: Facts) -> Iterator[Found]:
+def _compiler(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.compiler_version:
         yield Found(_WHERE, f"no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
 
 
-def _complaint(facts: Facts, program: str) -> str:
+def _complaint(facts: EnvironmentFacts, program: str) -> str:
     complaints = [each for each in facts.toolchain.complaints if each.partition(":")[0].endswith(program)]
     return complaints[0] if complaints else "none is on PATH"
 
 
-def _headers(facts: Facts) -> Iterator[Found]:
+def _headers(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.python_headers:
         yield Found(_WHERE, f"the headers of Python {facts.platform.python} (Python.h) are not installed")
 
 
-def _cuda_home(facts: Facts) -> Iterator[Found]:
+def _cuda_home(facts: EnvironmentFacts) -> Iterator[Found]:
     if not (_needed(facts) and facts.packages.torch.cuda and facts.accelerators.present) or facts.toolchain.nvcc:
         return
     home = facts.toolchain.cuda_home
@@ -54,7 +54,7 @@ def _cuda_home(facts: Facts) -> Iterator[Found]:
     yield Found(_WHERE, f"{what}: GPU ops such as FusedAdam cannot be compiled")
 
 
-def _mismatch(facts: Facts) -> Iterator[Found]:
+def _mismatch(facts: EnvironmentFacts) -> Iterator[Found]:
     nvcc, cuda = facts.toolchain.nvcc, ".".join(facts.packages.torch.cuda.split(".")[:2])
     if (
         not (nvcc and cuda and facts.accelerators.present)
@@ -71,7 +71,7 @@ def _mismatch(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _compiler_too_new(facts: Facts) -> Iterator[Found]:
+def _compiler_too_new(facts: EnvironmentFacts) -> Iterator[Found]:
     tools = facts.toolchain
     below = (facts.packages.torch_probe.fact("cpp_extension", "gcc_below") or {}).get(tools.nvcc)
     if not (below and tools.gcc and facts.packages.torch.cuda and facts.accelerators.present):
@@ -85,7 +85,7 @@ def _compiler_too_new(facts: Facts) -> Iterator[Found]:
         yield Found(_WHERE, what)
 
 
-def _numactl(facts: Facts) -> Iterator[Found]:
+def _numactl(facts: EnvironmentFacts) -> Iterator[Found]:
     on_cpu = facts.variables.get("DS_ACCELERATOR") == "cpu" or not (
         facts.accelerators.present or facts.accelerators.others
     )

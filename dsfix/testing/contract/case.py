@@ -21,7 +21,7 @@ from dsfix.testing.contract.contract_process import describe
 from dsfix.testing.contract.machine import Machine
 
 
-class Broken(AssertionError):
+class ContractBroken(AssertionError):
     """A patch does not keep the contract; the message names the patch, the release and the difference."""
 
 
@@ -106,11 +106,11 @@ class Case:
         companions = {each.id for each in self.companions}
         return {"DSFIX_SKIP": ",".join(each for each in self.catalogue if each not in companions)}
 
-    def broken(self, what: str) -> Broken:
-        return Broken(f"{self.id} on DeepSpeed {self.release}: {what}")
+    def broken(self, what: str) -> ContractBroken:
+        return ContractBroken(f"{self.id} on DeepSpeed {self.release}: {what}")
 
     def expect(self, holds: object, what: str) -> None:
-        """Raises Broken unless it holds."""
+        """Raises ContractBroken unless it holds."""
         if not holds:
             raise self.broken(what)
 

@@ -1,4 +1,4 @@
-"""The checks that every patch must pass on a release that it applies to. Each raises Broken if the patch does not.
+"""The checks that every patch must pass on a release that it applies to; one that it fails raises ContractBroken.
 
 The reference for an Edit is the compiled file with the edit written into it; for the other kinds of changes, what is in
 effect in a process that imports dsfix first.
@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from dsfix.patch import Change, Edit, Provide, Replace
 from dsfix.testing.contract import drift
-from dsfix.testing.contract.case import Broken, Case, compiled
+from dsfix.testing.contract.case import Case, ContractBroken, compiled
 from dsfix.testing.contract.contract_process import describe
 
 Look = Mapping[str, Any]
@@ -345,7 +345,7 @@ def every_process_has_it(case: Case) -> None:
     together = case.all_together
     try:
         _check_processes(case, _processes(together), _all_on(together)["seen"])
-    except Broken:
+    except ContractBroken:
         _check_processes(case, _processes(case), in_force(case)["seen"])
     disabled = _processes(together, disabled=True)
     for kind in _KINDS:
@@ -379,7 +379,7 @@ class _Processes:
     error: str
 
     def of(self, case: Case, kind: str) -> Look:
-        """The result of one process. Raises Broken if there is none."""
+        """The result of one process. Raises ContractBroken if there is none."""
         case.expect(kind in self.results, f"the process {kind} did not finish\n{self.error}")
         found: Look = self.results[kind]
         return found

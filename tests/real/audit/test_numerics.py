@@ -101,7 +101,7 @@ def test_the_free_reference_is_plain_pytorch():
 def test_experts_are_weighted_as_published(k, capacity):
     """Three equal tokens; the experts return 1, 10, 100, …"""
     probabilities = torch.tensor([0.5, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]).double()
-    mixture = moe.Mixture(16, k, capacity).double()
+    mixture = moe.ReferenceMixture(16, k, capacity).double()
     with torch.no_grad():
         mixture.gate.weight.zero_()
         mixture.gate.weight[:, 0] = probabilities.log()
@@ -121,7 +121,7 @@ def test_experts_are_weighted_as_published(k, capacity):
 
 
 def test_a_token_between_two_experts_is_not_compared():
-    mixture = moe.Mixture(16, 1, 2)
+    mixture = moe.ReferenceMixture(16, 1, 2)
     with torch.no_grad():
         mixture.gate.weight.copy_(torch.eye(8, 16))
     token = torch.zeros(2, 16)

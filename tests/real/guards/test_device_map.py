@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 
 PROGRAMS = Path(__file__).parent / "programs"
 SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.launcher import launch
+from dsfix.lab.ranks import launch
 from dsfix.versions import Fit, gate
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -13,13 +13,14 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import log, programs, versions
-from .engine import hooks
-from .engine.engine import Engine
-from .garbage import resume, uncollected
-from .outcome import Outcome, StrictError, describe
-from .patch import Patch
-from .settings import Settings
+from .. import log, versions
+from ..engine import hooks
+from ..engine.engine import Engine
+from ..engine.garbage import resume, uncollected
+from ..outcome import Outcome, StrictError, describe
+from ..patch import Patch
+from ..settings import Settings
+from . import programs
 
 _engine: Engine | None = None
 _files: dict[int, _File] = {}  # by pid: a forked child writes its own
@@ -110,7 +111,7 @@ def revert(patch_id: str) -> None:
 
 def as_json() -> dict[str, Any]:
     """The content of this process's file under DSFIX_REPORT."""
-    from . import __version__
+    from .. import __version__
 
     plugins = () if _engine is None else (each.summary.distribution for each in _engine.states.values())
     names = [name for name in dict.fromkeys(("deepspeed", "torch", "numpy", *plugins)) if name != "dsfix"]

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from types import FrameType, ModuleType
 from typing import Any, Callable
 
-from . import log, versions
-from .engine.engine import Engine
-from .engine.source import text_of, whole_tree
-from .module_files import module_file
+from .. import log, versions
+from ..engine.engine import Engine
+from ..engine.source import text_of, whole_tree
+from ..versions import module_file
 
 _NAMES = ("__main__", "__mp_main__")  # the second in processes that multiprocessing spawns
 COPIED = "deepspeed.utils.zero_to_fp32"  # into the directory of each checkpoint
