@@ -13,7 +13,7 @@ from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import proofs, table
 from matrix.edges import near, required
-from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page, names, upstream
+from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page, upstream
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 
@@ -54,7 +54,6 @@ def generate(found: Evidence) -> dict[str, str]:
     return {
         "docs/catalogue.md": catalogue.render(found),
         "docs/errors.md": errors.render(found),
-        "docs/names.md": names.render(),
         "docs/upstream.md": upstream.render(found),
         "docs/matrix.md": markdown.render(found),
         "docs/matrix/index.html": matrix_page.render(data.tree(found)),

@@ -25,16 +25,20 @@ class State(enum.Enum):
     OPTIONAL = "off by default"
     DIAGNOSED = "diagnosed"
     UNSAFE = "cannot be changed safely"
+    OUTSIDE = "no part of training"
     NOBODY = "met by nobody"
     UNCONFIRMED = "unconfirmed"
     OPEN = "open"
 
 
-APART = (State.NOBODY, State.UNCONFIRMED)
+APART = (State.OUTSIDE, State.NOBODY, State.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
 _TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
-_BY_HAND = {"unsafe": State.UNSAFE, "nobody": State.NOBODY, "unconfirmed": State.UNCONFIRMED, "open": State.OPEN}
+_BY_HAND = {
+    **{"unsafe": State.UNSAFE, "outside": State.OUTSIDE, "nobody": State.NOBODY},
+    **{"unconfirmed": State.UNCONFIRMED, "open": State.OPEN},
+}
 
 
 @dataclass(frozen=True)

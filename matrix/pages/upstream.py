@@ -44,6 +44,7 @@ _MEANINGS = {
     State.OPTIONAL: "a patch that can harm other jobs: `DSFIX_ONLY` enables it",
     State.DIAGNOSED: "`explain`, `check` or `doctor` names it and what helps",
     State.UNSAFE: "no change at run time is safe; the reason is with the bug",
+    State.OUTSIDE: "a bug of inference, which dsfix leaves alone",
     State.NOBODY: "no job can meet it; the reason is with the bug",
     State.UNCONFIRMED: "reported, but seen by nobody here",
     State.OPEN: "nothing so far",
