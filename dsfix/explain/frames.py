@@ -27,4 +27,4 @@ def told(segment: Segment, raised: Line) -> str:
 def _named(path: str, function: str) -> str:
     """Shows a path from the package on, or the name of a file that is in none."""
     found = _OURS.match(path) or _ELSEWHERE.match(path)
-    return f"{path[found.end() if found else 0:]}, in {function}".replace("\\", "/")
+    return f"{path[found.end() if found else 0 :]}, in {function}".replace("\\", "/")

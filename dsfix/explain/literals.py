@@ -14,18 +14,13 @@ _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 1
 _SHORTEST = 4  # bytes; shorter strings are everywhere
 _DISTINCTIVE = 12
 _BLOCK = 4  # bytes
-# of lines that any training prints: a string of them is searched for only where there is no other
-_ORDINARY = (
-    "***** Running training ***** {'loss': 'grad_norm': 'learning_rate': 'epoch': 'global_step': lm loss: |"
-    " | loss scale: | learning rate: grad norm [Rank 0] step=1, skipped=0, epoch=0/micro_step=1/global_step=1,"
-)
 
 Clause = frozenset  # of str; a matching text contains at least one of them
 
 
 class Literals:
-    """Finds which of many strings a text contains. Only those are searched for whose parts, cut into blocks of four bytes, are
-    all among the blocks of the text: the time hardly depends on their number."""
+    """Finds which of many strings a text contains, in a time that hardly depends on their number: it searches only for
+    those whose blocks of four bytes, from one of the four first bytes on, are all among the blocks of the text."""
 
     def __init__(self, strings: Iterable[bytes]) -> None:
         self._strings = [
@@ -34,9 +29,7 @@ class Literals:
 
     def within(self, text: bytes) -> list[bytes]:
         there = set(_blocks(text))
-        return [
-            each for each, shifted in self._strings if any(parts <= there for parts in shifted) and each in text
-        ]
+        return [each for each, shifted in self._strings if any(parts <= there for parts in shifted) and each in text]
 
 
 def _blocks(text: bytes) -> list[int]:
@@ -60,7 +53,7 @@ def trigger(clauses: list[Clause[str]]) -> Clause[str]:
 
 
 def _least(clause: Clause[str]) -> int:
-    return min(_SHORTEST if each in _ORDINARY else len(each.encode()) for each in clause)
+    return min(len(each.encode()) for each in clause)
 
 
 def _clauses(parsed: Any) -> list[Clause[str]]:

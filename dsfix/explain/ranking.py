@@ -32,7 +32,8 @@ class Ranked:
 def ranked(reading: LogReading) -> list[Ranked]:
     """Returns the findings, the most likely cause first.
 
-    An unknown error comes first if there are only follow-ups and notes. With a known cause, an unknown error is omitted unless it was earlier. What all versions in the logs exclude comes last.
+    An unknown error comes first if there are only follow-ups and notes. With a known cause, an unknown error is omitted
+    unless it was earlier. What all versions in the logs exclude comes last.
     """
     named = reading.versions.alternatives()
     excluded = [

@@ -45,7 +45,9 @@ class Segment:
         return min(bisect_right(self._starts, position), len(self.lines)) - 1
 
     def printed(self, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Returns the spans without those within a line of source below its frame: only an assertion is a message."""
+        """Returns the spans without those in a line of source, unless it asserts, or the exception is missing."""
+        if not self.raised:
+            return spans
         return [(start, end) for start, end in spans if not self._in_source(self._place(start), self._place(end - 1))]
 
     def _in_source(self, first: int, last: int) -> bool:

@@ -65,7 +65,7 @@ def load() -> tuple[Signature, ...]:
 
 
 def _signature(name: str, fields: Mapping[str, Any]) -> Signature:
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
     values["role"] = Role(fields.get("role", Role.CAUSE.value))
     values["evidence"] = tuple(map(_link, fields.get("evidence", ())))
     return Signature(name, **values)

@@ -104,11 +104,7 @@ def _messages(evidence: Evidence) -> str:
 
 
 def _diagnoses() -> str:
-    found = [
-        (_message(each.id, each.pattern, ()), each)
-        for each in signatures.load()
-        if not each.patches
-    ]
+    found = [(_message(each.id, each.pattern, ()), each) for each in signatures.load() if not each.patches]
     lines = [_DIAGNOSES, "\n"]
     for message, signature in sorted(found, key=lambda each: _alphabetical(each[0])):
         lines += [f"- {text.code(message)}\n", f"  - {_diagnosis(signature)}\n"]

@@ -293,7 +293,10 @@ def test_files_are_ordered_by_time(read):
         "zero3_offload_clip_device",
         "zero3_inflight_params",
     ]
-    assert [each.found.problem.id for each in read(later, CLIP)[0]] == ["zero3_inflight_params", "zero3_offload_clip_device"]
+    assert [each.found.problem.id for each in read(later, CLIP)[0]] == [
+        "zero3_inflight_params",
+        "zero3_offload_clip_device",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -357,3 +360,50 @@ def test_a_killed_rank_has_no_error_of_its_own(recognised):
     log = "[launch.py:316:sigkill_handler] Killing subprocess 94\n['python', 'x'] exits with return code = -9\n"
     assert recognised(log) == ["rank_killed", "launcher_child_failed"]
     assert recognised("['python', 'x'] exits with return code = -9\n") == ["rank_killed"]
+
+
+def test_a_line_of_source_is_not_a_message(recognised):
+    source = "  File \"train.py\", line 3, in f\n    raise ValueError('still have inflight params')\n"
+    assert recognised(f"Traceback (most recent call last):\n{source}KeyError: 7\n") == []
+    assert recognised(f"Traceback (most recent call last):\n{source}") == ["zero3_inflight_params"]
+
+
+def test_a_message_above_a_traceback_that_is_cut(recognised):
+    message = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
+    frame = 'Traceback (most recent call last):\n  File "d.py", line 167, in backward\n    self.engine.backward(loss)\n'
+    assert recognised(message + frame) == ["loss_without_graph"]
+
+
+IN_GET_FLAT_PARTITION = """\
+Traceback (most recent call last):
+  File "/opt/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 1875, in get_flat_partition
+    tensor_list[0], 'use_muon', False) and 'muon' in self.optimizer.__class__.__name__.lower():
+    ~~~~~~~~~~~^^^
+IndexError: list index out of range
+"""
+INIT_OF_ANOTHER_RELEASE = """\
+  File "/home/user/chatglm/ptuning/trainer.py", line 1704, in _inner_training_loop
+    deepspeed_engine, optimizer, lr_scheduler = deepspeed_init(
+TypeError: deepspeed_init() got an unexpected keyword argument 'resume_from_checkpoint'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{'loss': 0.0, 'grad_norm': 6.72, 'learning_rate': 9.95e-07, 'reward': 1.2, 'kl': 0.0, 'epoch': 0.04}\n", []),
+        (IN_GET_FLAT_PARTITION, ["group_smaller_than_ranks"]),
+        ("AttributeError: 'NoneType' object has no attribute 'next_functions'\n", ["backward_counts_parameters"]),
+        ("Last error:\nInvalid config blocking attribute value -2147483648\n", ["nccl_of_another_version"]),
+        (
+            "ValueError: DeepSpeed is not compatible with `device_map`. n_gpu: 8, local_world_size: 1.\n",
+            ["one_process_several_gpus"],
+        ),
+        ("train.py: error: argument --deepspeed: invalid dict value: '/mnt/zero3.json'\n", ["option_read_as_dict"]),
+        ("MisconfigurationException: Unknown configuration for model optimizers.\n", ["lightning_optimizers_unknown"]),
+        (INIT_OF_ANOTHER_RELEASE, ["own_copy_of_trainer"]),
+        ("用deepspeed方式返回错误码-9 啥意思\n", ["rank_killed"]),
+    ],
+)
+def test_reports_that_were_answered_wrongly(recognised, text, found):
+    assert recognised(text) == found
