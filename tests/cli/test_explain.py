@@ -44,7 +44,7 @@ FOUNDING = {
     "device_map": (EMBEDDING, "device_map_several_devices", "Load the model without device_map"),
     "0.14.2": (INFO.format("0.14.2") + CLIP, "zero3_offload_clip_device", "DeepSpeed 0.14.3 or later."),
     "the talker": (TALKER, "talker_left_on_cpu", "ENABLE_AUDIO_OUTPUT=0"),
-    "recomputed [0]": (RECOMPUTED, "recomputed_empty", "zero3_checkpoint_recompute"),
+    "recomputed [0]": (RECOMPUTED, "zero3_checkpoint_recompute", "put `import dsfix` on the first line of the script"),
 }
 
 
