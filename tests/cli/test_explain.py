@@ -44,7 +44,7 @@ FOUNDING = {
     "device_map": (EMBEDDING, "device_map_several_devices", "Load the model without device_map"),
     "0.14.2": (INFO.format("0.14.2") + CLIP, "zero3_offload_clip_device", "DeepSpeed 0.14.3 or later."),
     "the talker": (TALKER, "talker_left_on_cpu", "ENABLE_AUDIO_OUTPUT=0"),
-    "recomputed [0]": (RECOMPUTED, "zero3_checkpoint_recompute", "put `import dsfix` on the first line of the script"),
+    "recomputed [0]": (RECOMPUTED, "zero3_checkpoint_recompute", "dsfix zero3_checkpoint_recompute "),
 }
 
 
@@ -298,5 +298,5 @@ def test_a_patch_that_only_removes_a_message_is_not_offered_as_a_cure(environmen
     shown = one_line(environment.install("0.14.2").dsfix("explain", log(masked)))
     assert "Consequence of an unrecognised error optimizer_del_masks_error" in shown
     assert "(it removes this message, not its cause)" in shown
-    assert "an empty parameter list" in shown
+    assert "the parameter list was empty" in shown
     assert "(it removes" not in one_line(environment.dsfix("explain", log(CLIP)))
