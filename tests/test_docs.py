@@ -16,7 +16,7 @@ from dsfix import rules
 from dsfix.catalogue import registry
 from dsfix.check import rules as check_rules
 from dsfix.doctor import rules as doctor_rules
-from dsfix.explain import signatures
+from dsfix.explain import signature as signatures
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
 from dsfix.upstream import areas, coverage
@@ -226,7 +226,7 @@ def test_the_readme_is_short_and_counts_the_catalogue():
 def test_the_table_of_known_bugs_names_what_there_is():
     names = {
         "patch": set(PATCHES),
-        "explain": {each.id for each in rules.declared(signatures.__name__, "SIGNATURES")},
+        "explain": {each.id for each in signatures.load()},
         "check": {each.id for each in rules.declared(check_rules.__name__, "RULES")},
         "doctor": {each.id for each in rules.declared(doctor_rules.__name__, "RULES")},
     }

@@ -14,7 +14,6 @@ STATUSES = {
     BAD_USAGE: "the command line or a file it names is wrong",
     NO_DEEPSPEED: "DeepSpeed is not installed or incomplete; audit: or torch is missing",
     UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain: nothing was recognised, "
-    "but possibilities may be shown; "
     "list: the known bugs of the installed release are not known",
     NOT_EXECUTABLE: "run: the command cannot be executed",
     NOT_FOUND: "run: the command is not found",

@@ -20,13 +20,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Reads what can be read; a file that cannot is reported and sets the exit status."""
-    from ..explain.closest import search
-    from ..explain.named.search import facts
     from ..explain.ranking import Standing, ranked
-    from ..explain.recognise import Reading
-    from .printing import findings, possibilities
+    from ..explain.recognise import LogReading
+    from .printing import findings
 
-    reading = Reading()
+    reading = LogReading()
     for name in dict.fromkeys(options.files):
         if name == "-" and sys.stdin is not None and sys.stdin.isatty():
             print("dsfix: reading standard input until Ctrl-D", file=sys.stderr)
@@ -34,22 +32,15 @@ def run(options: argparse.Namespace) -> int:
     for file in reading.files:
         if complaint := findings.complaint(file):
             print(f"dsfix: {complaint}", file=sys.stderr)
-    found, versions = ranked(reading), search.versions(reading)
-    named, possible = facts(reading), search.possibilities(reading)
-    known = any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found)
+    found = ranked(reading)
     if options.json:
-        told = findings.as_json(reading, found)
-        by_words, by_names = (possibilities.as_json(each, versions) for each in (possible, named))
-        output.print_json({**told, "possibilities": by_words, "named": by_names})
+        output.print_json(findings.as_json(reading, found))
     else:
         if found:
             findings.print_findings(reading, found)
         if not reading.known and not any(file.trouble for file in reading.files):
             print(findings.nothing(reading.files))
-        if named:
-            possibilities.show(possibilities.BY_NAMES, named, versions)
-        if possible:
-            possibilities.show(possibilities.BY_WORDS, possible, versions)
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
+    known = any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found)
     return OK if known else UNSEEN

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from .literals import Literals
 
 _ZONE = 4 << 20  # bytes that are searched at a time
 # bytes around a hit: tracebacks of many ranks may be interleaved, and the message comes last
@@ -13,7 +15,6 @@ _AFTER = 256 << 10
 # the lines of a log repeat apart from their numbers; a progress bar rewrites its line
 _DIGITS = b"0123456789"
 _LINE_BREAKS = bytes.maketrans(b"\r", b"\n")
-_WORDS = bytes(code if chr(code).isalpha() and code < 128 else ord(" ") for code in range(256))
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,8 @@ class Excerpts:
     """Searches a log for strings. size (bytes), lines: of what has been read so far."""
 
     def __init__(self, literals: Iterable[str]) -> None:
-        self._literals = _shortest(frozenset(each.encode() for each in literals))
-        forms = [each.translate(_LINE_BREAKS, _DIGITS) for each in self._literals]
-        self._forms = [(literal, form, _whole_words(form)) for literal, form in zip(self._literals, forms)]
-        self._longest = max(map(len, self._literals), default=0)
+        self._by_form, self._forms = _searched(frozenset(literals))
+        self._longest = max((len(each) for found in self._by_form.values() for each in found), default=0)
         self.size = self.lines = 0
 
     def of(self, blocks: Iterable[bytes]) -> Iterator[Excerpt]:
@@ -85,30 +84,21 @@ class Excerpts:
 
     def _possible(self, text: bytes) -> list[bytes]:
         """Returns the strings that the text may contain: each form of a line is searched once."""
-        lines = b"\n".join(set(text.translate(_LINE_BREAKS, _DIGITS).split(b"\n")))
-        words = set(lines.translate(_WORDS).split())
-        return [literal for literal, form, needed in self._forms if needed <= words and form in lines]
+        lines = b"\n".join(set(_form(text).split(b"\n")))
+        return [literal for form in self._forms.within(lines) for literal in self._by_form[form]]
 
 
 @functools.cache  # one set of strings in a process
-def _shortest(literals: frozenset[bytes]) -> tuple[bytes, ...]:
-    """Returns the strings that contain no other one: a string that does is found with it."""
-    size = min(map(len, literals), default=0)
-    by_start: dict[bytes, list[bytes]] = {}
-    for each in literals:
-        by_start.setdefault(each[:size], []).append(each)
-
-    def is_shortest(text: bytes) -> bool:
-        places = range(len(text) - size + 1)
-        candidates = ((at, other) for at in places for other in by_start.get(text[at : at + size], ()))
-        return all(other == text or not text.startswith(other, at) for at, other in candidates)
-
-    return tuple(sorted(filter(is_shortest, literals), key=lambda each: (len(each), each)))
+def _searched(literals: frozenset[str]) -> tuple[Mapping[bytes, list[bytes]], Literals]:
+    """Returns the literals by their forms, and what searches for the forms."""
+    by_form: dict[bytes, list[bytes]] = {}
+    for literal in sorted(each.encode() for each in literals):
+        by_form.setdefault(_form(literal), []).append(literal)
+    return by_form, Literals(by_form)
 
 
-def _whole_words(form: bytes) -> set[bytes]:
-    """Returns the words of a string that are whole wherever it occurs: not those at its ends."""
-    return set((b"a" + form + b"a").translate(_WORDS).split()[1:-1])
+def _form(text: bytes) -> bytes:
+    return text.translate(_LINE_BREAKS, _DIGITS)
 
 
 def _numbers(buffer: bytes, begin: int, first: int, hits: list[int]) -> frozenset[int]:

@@ -16,7 +16,7 @@ _USE = "put `import dsfix` on the first line of the script"
 
 
 @dataclass(frozen=True)
-class Fix:
+class PatchFix:
     """named: versions in the log that the patch depends on; in_log: whether they have the bug; None if not named."""
 
     id: str
@@ -54,7 +54,7 @@ class Fix:
         }
 
 
-def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list[Fix]:
+def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list[PatchFix]:
     """Returns what these patches do; those that help neither here nor for the log are omitted if another one helps.
 
     in_log: the versions that the log names; several if it names several releases, of which one with the bug counts.
@@ -68,6 +68,6 @@ def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list
             fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
             if fits:
                 break
-        found.append(Fix(patch_id, survey.decide(catalogue[patch_id], settings), named, fits))
+        found.append(PatchFix(patch_id, survey.decide(catalogue[patch_id], settings), named, fits))
     useful = [fix for fix in found if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
     return useful or found

@@ -22,10 +22,17 @@ _PREFIX = re.compile(
     r"|\((?P<actor>\w+ pid=\d+(?:, ip=[\d.]+)?)\) "  # Ray
     r"|\[pod/(?P<pod>[^\]]+)\] "  # kubectl logs --prefix
 )
+_FRAME = re.compile(r'\s*(?:File "([^"\n]+)", line \d+, in|(\S+\.py):\d+ in) (\S+)')  # Python's, or rich's
 _STARTS = frozenset("[(0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")  # of _PREFIX
 # pdsh, srun --label, docker compose: only a prefix of traceback lines is certain not to be a message
 _HOST = re.compile(r"(?P<prefix>(?P<host>[\w.-]{1,64})(?::|\s*\|))(?: (?! ))?")
 _NO_HOST = re.compile(r"(?i)error|exception|warning|info|debug|critical|fatal")
+
+
+def frame(line: str) -> tuple[str, str] | None:
+    """Returns the path and the function of a frame's line in a traceback."""
+    found = _FRAME.match(line)
+    return (found[1] or found[2], found[3]) if found else None
 
 
 class Line(NamedTuple):

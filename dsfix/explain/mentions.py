@@ -10,22 +10,35 @@ _PACKAGED = (
     r"\d+\.\d+\.\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?"
     r"(?:\+[A-Za-z0-9]+(?:\.(?!tar\b|zip\b|whl\b|dist\b|egg\b)\w+)*)?"
 )
-# by decreasing priority: the running version, environment reports, installed packages and what people write
+_NAME = r"(?P<name>[Dd]eep[Ss]peed|torch|PyTorch)"
+_VERSION = rf"(?P<version>{_PACKAGED})(?!\w)(?!\+| (?:or|and) (?:later|newer|above|higher|up))"
+# by decreasing priority: the running version, environment reports, installed packages, sentences
 _FORMS = (
     r"(?P<name>DeepSpeed) info: version=(?P<version>[\w.+-]+)",
     r"(?P<name>deepspeed info|torch version) \.{3,} (?P<version>\d[\w.+]*)",
     r"(?P<name>DeepSpeed|PyTorch) version(?: \([^)]*\))?: (?P<version>\d[\w.+]*)",
-    rf"\b(?P<name>[Dd]eep[Ss]peed|torch)(?:==|-v?| v)(?P<version>{_PACKAGED})(?!\w)"
-    r"(?!\+| (?:or|and) (?:later|newer|above|higher|up))",
+    rf"\b{_NAME}(?:==|-v?){_VERSION}",
+    rf"\b{_NAME} v?{_VERSION}",
 )
 _PATTERNS = [re.compile(form) for form in _FORMS]
+_ANOTHER = re.compile(
+    r"\b(?:requires?|needs?|than|since|before|after|until|below|to) $"
+)  # before a version in a sentence
 _NAMES = {"pytorch": "torch"}
 
 # strings that the forms require; "torch-2.", because "torch-" is part of many names
 LITERALS = (
     *("DeepSpeed info: version=", "deepspeed info ...", "DeepSpeed version", "deepspeed==", "deepspeed-0."),
-    *("DeepSpeed-0.", "DeepSpeed v0.", "deepspeed v0.", "Deepspeed v0."),
-    *("torch version ...", "PyTorch version", "torch==", "torch-2."),
+    *(
+        "DeepSpeed-0.",
+        "DeepSpeed v0.",
+        "deepspeed v0.",
+        "Deepspeed v0.",
+        "DeepSpeed 0.",
+        "deepspeed 0.",
+        "Deepspeed 0.",
+    ),
+    *("torch version ...", "PyTorch version", "torch==", "torch-2.", "torch 2.", "PyTorch 2.", "torch v2."),
 )
 
 
@@ -41,6 +54,8 @@ class Versions:
     def look_at(self, line: str) -> None:
         for weight, pattern in enumerate(_PATTERNS):
             for match in pattern.finditer(line):
+                if _ANOTHER.search(line, 0, match.start()):
+                    continue
                 name = match["name"].split()[0].lower()
                 name = _NAMES.get(name, name)
                 before, versions = self._found.get(name, (weight, []))

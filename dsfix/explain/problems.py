@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .. import rules
 from ..catalogue import registry
 from ..patch import Patch, Severity
-from .literals import Clause, required, trigger
+from .literals import Clause, Literals, required, trigger
 from .segments import Segment
-from .signature import Role, Signature
+from .signature import Role, Signature, load
 
 # No range of a patch begins earlier: older releases are not supported, and may have the bug or not.
 _EARLIEST = "0.12.0"
 _compiled = functools.cache(re.compile)  # few of them are used, and re keeps 512
-_START = 8  # bytes, which the strings of all signatures have
 _WHY = re.compile(r"^Why: (.*(?:\n(?!\w+: ).*)*)", re.M)
 
 
@@ -70,7 +69,7 @@ class Problem:
 
     def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
         """Returns ids of patches whose symptoms match, "" for the signature -> the spans of the matches."""
-        found = ((each.patch, each.places(segment.text)) for each in self.expressions)
+        found = ((each.patch, segment.printed(each.places(segment.text))) for each in self.expressions)
         return {patch: places for patch, places in found if places}
 
 
@@ -78,7 +77,7 @@ class Problem:
 def known() -> tuple[Problem, ...]:
     """Returns every signature, then every symptom of a patch that no signature names."""
     catalogue = {entry.id: entry for entry in registry.catalogue().values() if entry.patch.symptom}
-    signatures = tuple(rules.declared(f"{__package__}.signatures", "SIGNATURES"))
+    signatures = load()
     named = {patch for signature in signatures for patch in signature.patches}
     by_symptom: dict[str, list[registry.Entry]] = {}
     for entry in catalogue.values():
@@ -98,26 +97,20 @@ def literals() -> set[str]:
 
 def possible(text: str) -> list[Problem]:
     """Returns the problems, in the order of `known`, of which the text has a string that a match requires."""
-    searched, index = text.encode(), _by_start()
-    places = {place for literal, place in index.get(b"", ()) if literal in searched}
-    for at in range(len(searched) - _START + 1):
-        for literal, place in index.get(searched[at : at + _START], ()):
-            if place not in places and searched.startswith(literal, at):
-                places.add(place)
-    return [known()[place] for place in sorted(places)]
+    problems, literals = _by_literal()
+    found = {place for literal in [b"", *literals.within(text.encode())] for place in problems.get(literal, ())}
+    return [known()[place] for place in sorted(found)]
 
 
 @functools.cache
-def _by_start() -> Mapping[bytes, list[tuple[bytes, int]]]:
-    """Returns the strings and the places of their problems in `known`, by their first bytes; under b"" what is shorter,
-    as in a plug-in's symptom."""
-    found: dict[bytes, list[tuple[bytes, int]]] = {}
+def _by_literal() -> tuple[Mapping[bytes, list[int]], Literals]:
+    """Returns string -> places in `known`, and what searches for them; under b"" a plug-in's symptom that has none."""
+    found: dict[bytes, list[int]] = {}
     for place, problem in enumerate(known()):
         for expression in problem.expressions:
-            for literal in map(str.encode, trigger(list(expression.clauses)) or ("",)):
-                start = literal[:_START] if len(literal) >= _START else b""
-                found.setdefault(start, []).append((literal, place))
-    return found
+            for literal in trigger(list(expression.clauses)) or ("",):
+                found.setdefault(literal.encode(), []).append(place)
+    return found, Literals(filter(None, found))
 
 
 def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry]) -> Problem:
@@ -131,7 +124,7 @@ def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry])
         affects=(*filter(None, [signature.affects]), *(patch.affects for patch in patches)),
         everywhere=bool(signature.pattern) and not (signature.affects or signature.pattern_of),
         patches=signature.patches,
-        evidence=(*signature.evidence, *(link for patch in patches for link in patch.upstream)),
+        evidence=_links((*signature.evidence, *(link for patch in patches for link in patch.upstream))),
         expressions=(
             *([_expression(signature.pattern, signature.pattern_of)] if signature.pattern else []),
             *(_expression(catalogue[each].patch.symptom, each) for each in signature.patches if each in catalogue),
@@ -154,7 +147,7 @@ def _of_patches(entries: Sequence[registry.Entry]) -> Problem:
         affects=tuple(each.patch.affects for each in entries),
         everywhere=False,
         patches=tuple(each.id for each in entries),
-        evidence=tuple(dict.fromkeys(link for each in entries for link in each.patch.upstream)),
+        evidence=_links(link for each in entries for link in each.patch.upstream),
         expressions=tuple(_expression(each.patch.symptom, each.id) for each in entries),
         spread=_spread(patch),
     )
@@ -175,6 +168,11 @@ def _for(name: str, specifiers: str, version: str) -> str:
 def _without_floor(name: str, specifiers: str) -> str:
     floor = f">={_EARLIEST}"
     return ",".join(each for each in specifiers.split(",") if name != "deepspeed" or each != floor)
+
+
+def _links(links: Iterable[str]) -> tuple[str, ...]:
+    """Returns each link once; GitHub finds a pull request under issues/, too."""
+    return tuple({link.replace("/pull/", "/issues/"): link for link in links}.values())
 
 
 def _spread(patch: Patch) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from .recognise import Found, Place, Reading
+from .recognise import LogPlace, LogReading, Recognised
 from .signature import Role
 
 
@@ -24,16 +24,16 @@ class Standing(enum.Enum):
 class Ranked:
     """first: the first place in all logs."""
 
-    found: Found
+    found: Recognised
     standing: Standing
-    first: Place
+    first: LogPlace
 
 
-def ranked(reading: Reading) -> list[Ranked]:
+def ranked(reading: LogReading) -> list[Ranked]:
     """Returns the findings, the most likely cause first.
 
-    An unknown error comes first if there are only follow-ups and notes, one with a traceback before one without. With a
-    known cause, an unknown error is omitted unless it was earlier. What all versions in the logs exclude comes last.
+    An unknown error comes first if there are only follow-ups and notes. With a known cause, an unknown error is omitted
+    unless it was earlier. What all versions in the logs exclude comes last.
     """
     named = reading.versions.alternatives()
     excluded = [
@@ -41,28 +41,27 @@ def ranked(reading: Reading) -> list[Ranked]:
     ]
     known = [found for found in reading.known.values() if found not in excluded]
     unknown = [found for found in reading.unknown.values() if found.count > 0]
-    mentioned = list(reading.mentioned.values())
     by_time = len(reading.files) > 1 and all(
-        place.stamp for found in [*known, *unknown, *mentioned] for place in found.first.values()
+        place.stamp for found in [*known, *unknown] for place in found.first.values()
     )
 
-    def when(place: Place) -> tuple[str, int, int]:
+    def when(place: LogPlace) -> tuple[str, int, int]:
         return place.stamp if by_time else "", place.file, place.line
 
-    def first(found: Found) -> Place:
+    def first(found: Recognised) -> LogPlace:
         return min(found.first.values(), key=when)
 
-    def sort(some: list[Found]) -> list[Found]:
+    def sort(some: list[Recognised]) -> list[Recognised]:
         return sorted(some, key=lambda found: when(first(found)))
 
-    def of(*roles: Role) -> list[Found]:
+    def of(*roles: Role) -> list[Recognised]:
         return sort([found for found in known if found.problem and found.problem.role in roles])
 
-    causes, possible, notes = of(Role.CAUSE, Role.GENERAL), of(Role.POSSIBLE, Role.FAMILY), of(Role.NOTE)
+    causes, possible, notes = of(Role.CAUSE, Role.GENERAL), of(Role.POSSIBLE), of(Role.NOTE)
     if causes:
         notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
     elif not possible:
-        causes = (sort(unknown) or sort(mentioned))[:1]
+        causes = sort(unknown)[:1]
     order = [(found, Standing.LATER) for found in causes]
     order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
     order += [(found, Standing.POSSIBLE) for found in possible]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from . import frames, pasted, problems
+from . import frames, problems
 from .boxes import unboxed
 from .excerpts import Excerpt, Excerpts
 from .lines import TRACEBACK, Cleaner, Line
@@ -14,20 +14,17 @@ from .mentions import LITERALS, Versions
 from .problems import Problem
 from .segments import Segment, around, segments
 from .signature import Role
-from .stream import Unreadable, blocks
+from .stream import UnreadableLog, blocks
 
 _MOST_UNKNOWN = 1000  # distinct errors
 _MOST_SOURCES = 10_000  # ranks of one finding
 _Matches = Mapping[str, list[tuple[int, int]]]
 _USER = re.compile(r"(KeyboardInterrupt|SystemExit)\b")
-_CAUSES = (Role.CAUSE, Role.GENERAL, Role.POSSIBLE, Role.FAMILY)  # the more specific first
-# an error that is pasted without its traceback, or the title of a report
-_MENTIONS = ("Error: ", "Exception: ")
-_MENTION = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*(?:Error|Exception): \S[^\n]*")
+_CAUSES = (Role.CAUSE, Role.GENERAL, Role.POSSIBLE)  # the more specific first
 
 
 @dataclass(frozen=True)
-class Place:
+class LogPlace:
     """A line of a log; file: index of the file; text: without prefixes."""
 
     file: int
@@ -37,7 +34,7 @@ class Place:
 
 
 @dataclass
-class Found:
+class Recognised:
     """One problem, or (problem is None) one unknown error, in all logs.
 
     first: the first place in each file. sources: the processes, as far as the lines name them. patches: those whose
@@ -46,7 +43,7 @@ class Found:
 
     problem: Problem | None
     count: int = 0
-    first: dict[int, Place] = field(default_factory=dict)
+    first: dict[int, LogPlace] = field(default_factory=dict)
     sources: set[str] = field(default_factory=set)
     patches: set[str] = field(default_factory=set)
     where: str = ""
@@ -55,13 +52,13 @@ class Found:
         self.count += 1
         before = self.first.get(file)
         if before is None or line.number < before.line:
-            self.first[file] = Place(file, line.number, line.text, line.stamp)
+            self.first[file] = LogPlace(file, line.number, line.text, line.stamp)
         if line.source and len(self.sources) < _MOST_SOURCES:
             self.sources.add(line.source)
 
 
 @dataclass
-class File:
+class LogFile:
     """A file as far as it was read; size: unpacked bytes; trouble: why it was not read completely, else ""."""
 
     name: str
@@ -70,49 +67,37 @@ class File:
     trouble: str = ""
 
 
-class Reading:
-    """What some logs show. known: by id of the problem; unknown: by the error with its numbers replaced; mentioned: the
-    same for errors without a traceback. short: the texts of the files that are short."""
+class LogReading:
+    """What some logs show. known: by id of the problem; unknown: by the error with its numbers replaced."""
 
     def __init__(self) -> None:
-        self.files: list[File] = []
-        self.known: dict[str, Found] = {}
-        self.unknown: dict[str, Found] = {}
-        self.mentioned: dict[str, Found] = {}
-        self.short: list[str] = []
+        self.files: list[LogFile] = []
+        self.known: dict[str, Recognised] = {}
+        self.unknown: dict[str, Recognised] = {}
         self.versions = Versions()
-        self._literals = problems.literals() | {TRACEBACK, *_MENTIONS, *LITERALS}
+        self._literals = problems.literals() | {TRACEBACK, *LITERALS}
 
     def read(self, name: str) -> None:
         """Reads one more file, "-" for standard input; errors are recorded in `files`."""
-        file = File(name)
+        file = LogFile(name)
         self.files.append(file)
         one = _OneFile(self, len(self.files) - 1)
         excerpts = Excerpts(self._literals)
-        start = bytearray()
-        for excerpt in excerpts.of(_content(file, start)):
+        for excerpt in excerpts.of(_content(file)):
             one.look_at(excerpt)
         file.size, file.lines = excerpts.size, excerpts.lines
-        if file.size <= pasted.LONGEST:
-            self.short.append(start.decode("utf-8", "replace"))
-            if not one.explained:
-                one.look_at_pasted(self.short[-1])
 
 
-def _content(file: File, start: bytearray) -> Iterator[bytes]:
-    """Yields the content of a file, and puts its start into `start`."""
+def _content(file: LogFile) -> Iterator[bytes]:
     try:
-        for block in blocks(file.name):
-            start += block[: max(0, pasted.LONGEST - len(start))]
-            yield block
-    except Unreadable as reason:
+        yield from blocks(file.name)
+    except UnreadableLog as reason:
         file.trouble = str(reason)
 
 
 class _OneFile:
-    def __init__(self, reading: Reading, file: int) -> None:
+    def __init__(self, reading: LogReading, file: int) -> None:
         self._reading, self._file = reading, file
-        self.explained = False  # by a cause
         self._cleaner = Cleaner()
         self._last: dict[tuple[str, str], int] = {}  # problem and process -> the last line counted
         self._chain: dict[
@@ -126,28 +111,10 @@ class _OneFile:
                 self._reading.versions.look_at(line.text)
         for segment in segments(lines, excerpt.hits, excerpt.ends):
             self._look_at_segment(segment, excerpt.hits)
-        for problem in problems.known():
-            if problem.spread:
-                for lines_of_all in around(lines, excerpt.hits):
-                    if matches := problem.matches(lines_of_all):
-                        self._count(problem, matches, lines_of_all)
-
-    def look_at_pasted(self, text: str) -> None:
-        """Looks for messages that are wrapped or marked up, each at its first place; the surest alone count."""
-        seen: dict[str, tuple[Problem, _Matches, Segment]] = {}
-        candidates = [
-            problem
-            for problem in problems.known()
-            if problem.role in _CAUSES and all(pasted.is_readable(each.pattern) for each in problem.expressions)
-        ]
-        for segment in pasted.readings(text):
-            for problem in candidates:
-                if problem.id not in seen and (matches := problem.matches(segment)):
-                    seen[problem.id] = problem, matches, segment
-        best = min((_CAUSES.index(problem.role) for problem, _, _ in seen.values()), default=None)
-        for problem, places, segment in seen.values():
-            if _CAUSES.index(problem.role) == best:
-                self._count(problem, places, segment)
+        for lines_of_all in around(lines, excerpt.hits):
+            for problem in problems.possible(lines_of_all.text):
+                if problem.spread and (matches := problem.matches(lines_of_all)):
+                    self._count(problem, matches, lines_of_all)
 
     def _look_at_segment(self, segment: Segment, hits: frozenset[int]) -> None:
         possible = problems.possible(segment.text)
@@ -160,17 +127,8 @@ class _OneFile:
                 self._count(problem, matches, segment)
         if segment.raised:
             self._follow(segment, segment.raised, explained, hits)
-        elif best is None:
-            known = {
-                segment.line_at(end - 1).number
-                for _, matches in matched
-                for found in matches.values()
-                for _, end in found
-            }
-            self._mention(segment, hits - known)
 
     def _count(self, problem: Problem, matches: _Matches, segment: Segment) -> None:
-        self.explained |= problem.role in _CAUSES
         lines = _of_traceback(matches, segment)[-1:]  # count it once: its frames may contain its message
         if not lines:
             ends = sorted(end for found in matches.values() for _, end in found)
@@ -179,7 +137,7 @@ class _OneFile:
             key = problem.id, line.source
             if line.number > self._last.get(key, 0):
                 self._last[key] = line.number
-                found = self._reading.known.setdefault(problem.id, Found(problem))
+                found = self._reading.known.setdefault(problem.id, Recognised(problem))
                 found.add(self._file, line)
                 found.patches |= matches.keys() - {""}
 
@@ -200,18 +158,8 @@ class _OneFile:
         if error in unknown or len(unknown) < _MOST_UNKNOWN:
             found = unknown.get(error)
             if not found:
-                found = unknown[error] = Found(None, where=frames.told(segment, raised))
+                found = unknown[error] = Recognised(None, where=frames.told(segment, raised))
             found.add(self._file, raised)
-
-    def _mention(self, segment: Segment, hits: frozenset[int]) -> None:
-        """Records the errors in lines that no traceback ends with."""
-        mentioned = self._reading.mentioned
-        for line in segment.lines:
-            if line.number not in hits or not (found := _MENTION.search(line.text)):
-                continue
-            error = re.sub(r"\d+", "0", found.group())
-            if error in mentioned or len(mentioned) < _MOST_UNKNOWN:
-                mentioned.setdefault(error, Found(None)).add(self._file, line._replace(text=found.group()))
 
 
 def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:

@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
-from .lines import TRACEBACK, Line
+from .lines import TRACEBACK, Line, frame
 
 _BEFORE, _AFTER = 500, 60  # lines of the same process around a hit
 _LONGEST = 2000  # lines
@@ -37,9 +37,25 @@ class Segment:
 
     def line_at(self, position: int) -> Line:
         """Returns the line at this position of the text; for a long line, the part around it."""
-        number = min(bisect_right(self._starts, position), len(self.lines)) - 1
-        line, at = self.lines[number], position - self._starts[number]
+        place = self._place(position)
+        line, at = self.lines[place], position - self._starts[place]
         return line._replace(text=line.text[max(0, at - _SHOWN) : at + _SHOWN]) if len(line.text) > _SHOWN else line
+
+    def _place(self, position: int) -> int:
+        return min(bisect_right(self._starts, position), len(self.lines)) - 1
+
+    def printed(self, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Returns the spans without those in a line of source, unless it asserts, or the exception is missing."""
+        if not self.raised:
+            return spans
+        return [(start, end) for start, end in spans if not self._in_source(self._place(start), self._place(end - 1))]
+
+    def _in_source(self, first: int, last: int) -> bool:
+        text = self.lines[first].text
+        if first != last or not text[:1].isspace() or "assert " in text or frame(text):
+            return False
+        above = (self.lines[place].text for place in range(first - 1, -1, -1))
+        return any(map(frame, takewhile(lambda text: text[:1].isspace(), above)))
 
     @cached_property
     def raised(self) -> Line | None:

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import enum
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FAMILIES = Path(__file__).with_name("signatures")
+_NUMBER = re.compile(r"([\w.-]+/[\w.-]+)?#(\d+)")
 
 
 class Role(enum.Enum):
     """What the problem means for the job."""
 
     CAUSE = "cause"  # it stopped the job or made it wrong
-    GENERAL = "general cause"  # the same, unless the traceback matches a more specific one
-    POSSIBLE = "possible cause"  # a message with several causes, unless the traceback matches any of the above
-    FAMILY = "family of messages"  # what errors of a kind usually mean, unless the traceback matches any of the above
+    GENERAL = "general"  # the same, unless the traceback matches a more specific one
+    POSSIBLE = "possible"  # a message with several causes, unless the traceback matches any of the above
     FOLLOW_UP = "follow-up"  # caused by an earlier error, perhaps on another rank
     NOTE = "note"  # the job continues
 
 
-def pull(number: int) -> tuple[str]:
-    """A pull request of DeepSpeed, as evidence."""
-    return (f"https://github.com/deepspeedai/DeepSpeed/pull/{number}",)
-
-
 @dataclass(frozen=True)
 class Signature:
-    """One problem.
+    """One problem: a table of signatures/*.toml, whose name is the id.
 
     pattern: a regular expression, searched in one traceback of one process, or in the lines of one process around the
         strings it requires; "" if the symptoms of `patches` are sufficient. It must require a string of at least eight
@@ -34,22 +40,37 @@ class Signature:
     affects: PEP 440 specifiers per distribution, to show; the ranges of the patches are added.
     patches: ids of the patches that fix it; their symptoms indicate this problem, too.
     pattern_of: the one of them whose symptom the pattern is another form of, or "".
-    evidence: links.
+    evidence: links; in the file also "owner/repository#number", and "#number" of DeepSpeed.
+    matches, near: texts in which it must be recognised, and similar ones in which it must not.
     """
 
     id: str
     title: str
-    what: str
     remedy: str
+    what: str = ""
     pattern: str = ""
     affects: Mapping[str, str] = field(default_factory=dict)
     patches: tuple[str, ...] = ()
     pattern_of: str = ""
     role: Role = Role.CAUSE
     evidence: tuple[str, ...] = ()
+    matches: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if not (self.pattern or self.patches):
-            raise ValueError(f"{self.id}: neither a pattern nor a patch")
-        if self.pattern_of and self.pattern_of not in self.patches:
-            raise ValueError(f"{self.id}: the pattern is of a patch that is not named")
+
+def load() -> tuple[Signature, ...]:
+    """Returns the signatures of all families, in the order of the files' names."""
+    tables = (tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(FAMILIES.glob("*.toml")))
+    return tuple(_signature(name, fields) for table in tables for name, fields in table.items())
+
+
+def _signature(name: str, fields: Mapping[str, Any]) -> Signature:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    values["role"] = Role(fields.get("role", Role.CAUSE.value))
+    values["evidence"] = tuple(map(_link, fields.get("evidence", ())))
+    return Signature(name, **values)
+
+
+def _link(evidence: str) -> str:
+    found = _NUMBER.fullmatch(evidence)
+    return f"https://github.com/{found[1] or 'deepspeedai/DeepSpeed'}/issues/{found[2]}" if found else evidence

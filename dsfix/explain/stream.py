@@ -22,7 +22,7 @@ _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _Source = Union[io.BufferedReader, gzip.GzipFile]
 
 
-class Unreadable(Exception):
+class UnreadableLog(Exception):
     """Why a file, or the rest of it, could not be read, in a few words."""
 
 
@@ -30,21 +30,21 @@ def blocks(name: str) -> Iterator[bytes]:
     """Yields the content of a file, "-" for standard input, without escape sequences; blocks do not end at lines.
 
     Raises:
-        Unreadable: at once, or after the readable part.
+        UnreadableLog: at once, or after the readable part.
     """
     with ExitStack() as stack:
         try:
             source = stack.enter_context(open(name, "rb")) if name != "-" else _standard_input()
             yield from _without_escapes(_utf8(_unpacked(source)))
         except (EOFError, gzip.BadGzipFile, zlib.error):
-            raise Unreadable("its compressed data is damaged or truncated") from None
+            raise UnreadableLog("its compressed data is damaged or truncated") from None
         except OSError as error:
-            raise Unreadable(error.strerror or str(error)) from None
+            raise UnreadableLog(error.strerror or str(error)) from None
 
 
 def _standard_input() -> io.BufferedReader:
     if sys.stdin is None:
-        raise Unreadable("it is closed")
+        raise UnreadableLog("it is closed")
     return sys.stdin.buffer  # type: ignore[return-value]
 
 
@@ -57,23 +57,12 @@ def _unpacked(file: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _utf8(found: Iterator[bytes]) -> Iterator[bytes]:
-    """Converts UTF-16 to UTF-8; anything else is unchanged."""
+    """Converts UTF-16 with its mark, as PowerShell writes it, to UTF-8; anything else is unchanged."""
     decoder: codecs.IncrementalDecoder | None = None
     for number, block in enumerate(found):
-        if number == 0 and (encoding := _utf16(block)):
+        if number == 0 and (encoding := _UTF16.get(block[:2])):
             decoder = codecs.getincrementaldecoder(encoding)("replace")
         yield decoder.decode(block).encode("utf-8", "replace") if decoder else block
-
-
-def _utf16(block: bytes) -> str | None:
-    """Returns the encoding of UTF-16 text that starts like this: by its BOM, else by zero bytes of Latin letters."""
-    if encoding := _UTF16.get(block[:2]):
-        return encoding
-    start = block[:4096]
-    even, odd = (start[place::2].count(0) / max(len(start) / 2, 1) for place in (0, 1))
-    if min(even, odd) < 0.1 and max(even, odd) > 0.4:
-        return "utf-16-le" if odd > even else "utf-16-be"
-    return None
 
 
 def _without_escapes(found: Iterator[bytes]) -> Iterator[bytes]:

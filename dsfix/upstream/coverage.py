@@ -25,20 +25,19 @@ class CoverageState(enum.Enum):
     OPTIONAL = "off by default"
     DIAGNOSED = "diagnosed"
     UNSAFE = "cannot be changed safely"
+    OUTSIDE = "no part of training"
     NOBODY = "met by nobody"
     UNCONFIRMED = "unconfirmed"
     OPEN = "open"
 
 
-APART = (CoverageState.NOBODY, CoverageState.UNCONFIRMED)
+APART = (CoverageState.OUTSIDE, CoverageState.NOBODY, CoverageState.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
 _TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
 _BY_HAND = {
-    "unsafe": CoverageState.UNSAFE,
-    "nobody": CoverageState.NOBODY,
-    "unconfirmed": CoverageState.UNCONFIRMED,
-    "open": CoverageState.OPEN,
+    **{"unsafe": CoverageState.UNSAFE, "outside": CoverageState.OUTSIDE, "nobody": CoverageState.NOBODY},
+    **{"unconfirmed": CoverageState.UNCONFIRMED, "open": CoverageState.OPEN},
 }
 
 

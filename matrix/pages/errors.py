@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dsfix import rules
 from dsfix.catalogue.registry import Entry
-from dsfix.explain import signatures
+from dsfix.explain import signature as signatures
 from dsfix.explain.signature import Role, Signature
 from dsfix.patch import Severity
 from matrix import proofs
@@ -105,11 +104,7 @@ def _messages(evidence: Evidence) -> str:
 
 
 def _diagnoses() -> str:
-    found = [
-        (_message(each.id, each.pattern, ()), each)
-        for each in rules.declared(signatures.__name__, "SIGNATURES")
-        if not each.patches
-    ]
+    found = [(_message(each.id, each.pattern, ()), each) for each in signatures.load() if not each.patches]
     lines = [_DIAGNOSES, "\n"]
     for message, signature in sorted(found, key=lambda each: _alphabetical(each[0])):
         lines += [f"- {text.code(message)}\n", f"  - {_diagnosis(signature)}\n"]
@@ -121,7 +116,7 @@ def _diagnosis(signature: Signature) -> str:
     told = signature.title + (f" · {affects}" if affects else "")
     if signature.role is Role.FOLLOW_UP:
         told += " · follows from an earlier error"
-    if signature.role in (Role.POSSIBLE, Role.FAMILY):
+    if signature.role is Role.POSSIBLE:
         told += " · several causes"
     return text.escape(f"{told}. {signature.remedy}")
 

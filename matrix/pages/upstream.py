@@ -44,6 +44,7 @@ _MEANINGS = {
     CoverageState.OPTIONAL: "a patch that can harm other jobs: `DSFIX_ONLY` enables it",
     CoverageState.DIAGNOSED: "`explain`, `check` or `doctor` names it and what helps",
     CoverageState.UNSAFE: "no change at run time is safe; the reason is with the bug",
+    CoverageState.OUTSIDE: "a bug of inference, which dsfix leaves alone",
     CoverageState.NOBODY: "no job can meet it; the reason is with the bug",
     CoverageState.UNCONFIRMED: "reported, but seen by nobody here",
     CoverageState.OPEN: "nothing so far",

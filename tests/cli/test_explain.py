@@ -44,7 +44,7 @@ FOUNDING = {
     "device_map": (EMBEDDING, "device_map_several_devices", "Load the model without device_map"),
     "0.14.2": (INFO.format("0.14.2") + CLIP, "zero3_offload_clip_device", "DeepSpeed 0.14.3 or later."),
     "the talker": (TALKER, "talker_left_on_cpu", "ENABLE_AUDIO_OUTPUT=0"),
-    "recomputed [0]": (RECOMPUTED, "recomputed_empty", "zero3_checkpoint_recompute"),
+    "recomputed [0]": (RECOMPUTED, "zero3_checkpoint_recompute", "dsfix zero3_checkpoint_recompute "),
 }
 
 
@@ -115,8 +115,8 @@ def test_a_patch_disabled_by_the_user(environment, log):
 def test_nothing_is_recognised(environment, log):
     done = environment.dsfix("explain", log("step 1\nstep 2\n"))
     assert done.returncode == 4
-    assert "No known problem in the 2 lines of" in done.stdout
-    assert "python -m dsfix doctor" in done.stdout
+    assert "Nothing known in the 2 lines of" in one_line(done)
+    assert "give the error's message with its traceback, or the whole log." in one_line(done)
 
 
 def test_an_unknown_error_is_shown(environment, log):
@@ -124,7 +124,6 @@ def test_an_unknown_error_is_shown(environment, log):
     assert done.returncode == 4
     assert "unknown error" in one_line(done)
     assert "RuntimeError: Something to be on the same device" in one_line(done)
-    assert "python -m dsfix doctor" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -281,12 +280,10 @@ def test_a_later_error_comes_before_an_excluded_one(environment, log):
     assert found == [("zero3_offload_clip_device", "cause"), ("hook_registration_renamed", "excluded")]
 
 
-def test_an_error_without_a_traceback_is_quoted(environment, log):
-    done = environment.dsfix("explain", log("what does this mean? **SomeError: a title of 3 words**\n"))
+def test_what_people_describe_is_not_recognised(environment, log):
+    done = environment.dsfix("explain", log("We never had to downgrade deepspeed, everything works\n"))
     assert done.returncode == 4
-    assert "unknown error" in done.stdout
-    assert "SomeError: a title of 3 words" in done.stdout
-    assert "No known problem in the 1 lines" in done.stdout
+    assert "Nothing known in the 1 lines" in done.stdout
 
 
 def test_a_message_with_several_causes_is_not_called_the_cause(environment, log):
@@ -301,44 +298,5 @@ def test_a_patch_that_only_removes_a_message_is_not_offered_as_a_cure(environmen
     shown = one_line(environment.install("0.14.2").dsfix("explain", log(masked)))
     assert "Consequence of an unrecognised error optimizer_del_masks_error" in shown
     assert "(it removes this message, not its cause)" in shown
-    assert "an empty parameter list" in shown
+    assert "the parameter list was empty" in shown
     assert "(it removes" not in one_line(environment.dsfix("explain", log(CLIP)))
-
-
-def test_possibilities_of_a_title(environment, log):
-    done = environment.dsfix("explain", log("WarmupLR makes its first step with the full learning rate\n"))
-    shown = one_line(done)
-    assert done.returncode == 4  # not recognised
-    assert shown.index("No known problem in the 1 lines") < shown.index("Possibilities only, by the words of the text.")
-    assert "pull/6597: WarmupLR, WarmupDecayLR, WarmupCosineLR: the first step is made at the" in shown
-    assert "words full, learning rate, step releases deepspeed <=0.15.2 dsfix " in shown
-    assert "warmup_first_step applies to these releases: put `import dsfix` on the first line of the script" in shown
-    assert "else DeepSpeed 0.15.3 or later." in shown
-
-
-def test_possibilities_in_json(environment, log):
-    text = log("deepspeed 0.14.2: deadlock, the state is being saved\n")
-    done = environment.install("0.14.2").dsfix("explain", text, "--json")
-    said = json.loads(done.stdout)
-    assert (done.returncode, said["findings"]) == (4, [])
-    (found,) = said["possibilities"]
-    assert (found["id"], found["words"], found["patches"]) == ("saving_hangs", ["hang", "saving"], [])
-    assert found["remedy"].startswith("Call them on all ranks")
-    assert json.loads(environment.dsfix("explain", log(CLIP), "--json").stdout)["possibilities"] == []
-
-
-def test_possibilities_beside_a_family_of_messages(environment, log):
-    done = environment.dsfix("explain", log("deepspeed gets stuck in the middle, when a file is saved\n"))
-    shown = one_line(done)
-    assert done.returncode == 0
-    assert shown.index("job_hangs: the job hangs") < shown.index("Possibilities only") < shown.index("saving_hangs:")
-
-
-def test_what_is_known_of_a_name(environment, log):
-    title = "deepspeed: partition_activations without an effect\n"
-    run = environment.dsfix("explain", log(title))
-    assert run.returncode == 4
-    assert "What is known of names in the text; it need not be the cause." in run.stdout
-    assert "partition_activations: " in run.stdout
-    (found,) = json.loads(environment.dsfix("explain", log(title), "--json").stdout)["named"]
-    assert found["words"] == ["partition_activations"]

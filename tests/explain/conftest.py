@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dsfix.explain.ranking import ranked
-from dsfix.explain.recognise import Reading
+from dsfix.explain.recognise import LogReading
 
 
 @pytest.fixture
 def read(tmp_path):
-    """Writes logs, one file each; returns the findings in order and the Reading."""
+    """Writes logs, one file each; returns the findings in order and the LogReading."""
 
     def read(*logs):
-        reading = Reading()
+        reading = LogReading()
         for number, log in enumerate(logs):
             path = tmp_path / f"{number}.log"
             path.write_bytes(log if isinstance(log, bytes) else log.encode())

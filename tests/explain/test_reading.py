@@ -97,7 +97,6 @@ ENCODED = {
     "utf-8": lambda log: log.encode(),
     "utf-16-le": lambda log: codecs.BOM_UTF16_LE + log.encode("utf-16-le"),
     "utf-16-be": lambda log: codecs.BOM_UTF16_BE + log.encode("utf-16-be"),
-    "utf-16 without its mark": lambda log: log.encode("utf-16-le"),
     "gzip": lambda log: gzip.compress(log.encode()),
     "two gzip files": lambda log: gzip.compress(log[:700].encode()) + gzip.compress(log[700:].encode()),
     "Windows": lambda log: log.replace("\n", "\r\n").encode(),
@@ -137,7 +136,7 @@ def test_a_symptom_without_a_long_string_is_tried(monkeypatch, symptom):
     """A plug-in's symptom may have only short strings, or none that a match requires."""
     problem = dataclasses.replace(problems.known()[0], expressions=(problems._expression(symptom),))
     monkeypatch.setattr(problems, "known", lambda: (problem,))
-    monkeypatch.setattr(problems, "_by_start", problems._by_start.__wrapped__)
+    monkeypatch.setattr(problems, "_by_literal", problems._by_literal.__wrapped__)
     assert problems.possible("rank 3: Xyzzy quit") == [problem]
 
 
@@ -164,7 +163,7 @@ def test_line_numbers_and_counts_over_many_blocks(read, monkeypatch):
 
 def test_a_line_of_many_megabytes(read):
     (finding,), reading = read("x" * 5_000_000 + INFLIGHT + "y" * 5_000_000)
-    assert finding.found.problem.id == "inflight_params"
+    assert finding.found.problem.id == "zero3_inflight_params"
     assert INFLIGHT in finding.first.text
     assert len(finding.first.text) < 1000
     assert reading.files[0].lines == 1
@@ -176,9 +175,9 @@ def test_memory_is_bounded(tmp_path):
         for _ in range(20):
             file.write(FILL * 50_000 + CLIP)
     program = (
-        "import resource, sys; from dsfix.explain import excerpts; from dsfix.explain.recognise import Reading;"
+        "import resource, sys; from dsfix.explain import excerpts; from dsfix.explain.recognise import LogReading;"
         "excerpts._ZONE, excerpts._BEFORE, excerpts._AFTER = 1 << 18, 1 << 15, 1 << 14;"
-        "reading = Reading(); reading.read('/dev/null');"
+        "reading = LogReading(); reading.read('/dev/null');"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; reading.read(sys.argv[1]);"
         "print(reading.known['zero3_offload_clip_device'].count, reading.files[1].size);"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -221,7 +220,7 @@ def test_the_first_error_in_time_comes_first(read):
     log = (HERE / "logs" / "torchrun-2-ranks.txt").read_text(encoding="utf-8")
     findings, _ = read(log)
     assert [(each.found.problem.id, each.standing.value) for each in findings] == [
-        ("inflight_params", "cause"),
+        ("zero3_inflight_params", "cause"),
         ("peer_gone", "follow-up"),
         ("launcher_child_failed", "follow-up"),
     ]
@@ -263,21 +262,6 @@ def test_the_first_error_of_an_unknown_chain_is_reported(read):
     assert [each.first.text for each in findings] == ["KeyError: 7"]
 
 
-def test_an_error_without_a_traceback_is_quoted_once_nothing_else_is_known(read):
-    title = "[BUG] KeyError: 7 when I train\n"
-    for before, after in (("", ""), (FILL, FILL), (FILL * 100, FILL * 100)):
-        (finding,), _ = read(before + title + after)
-        assert (finding.found.problem, finding.first.text) == (None, "KeyError: 7 when I train")
-    assert [each.found.problem.id for each in read(title + CLIP)[0]] == ["zero3_offload_clip_device"]
-    masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
-    assert [each.found.problem.id for each in read(masked)[0]] == ["optimizer_del_masks_error"]
-
-
-def test_an_error_with_a_traceback_comes_before_one_without(read):
-    raised = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
-    assert [each.first.text for each in read(f"ValueError: a message\n{FILL * 100}{raised}")[0]] == ["KeyError: 7"]
-
-
 def test_possible_causes_give_way_to_specific_ones(read):
     """Only in one traceback: elsewhere in the log they are shown behind the cause."""
     mixed = "RuntimeError: mat1 and mat2 must have the same dtype\n"
@@ -307,9 +291,12 @@ def test_files_are_ordered_by_time(read):
     sooner = prefixed("2024-05-01 10:00:01,000 ", CLIP)
     assert [each.found.problem.id for each in read(later, sooner)[0]] == [
         "zero3_offload_clip_device",
-        "inflight_params",
+        "zero3_inflight_params",
     ]
-    assert [each.found.problem.id for each in read(later, CLIP)[0]] == ["inflight_params", "zero3_offload_clip_device"]
+    assert [each.found.problem.id for each in read(later, CLIP)[0]] == [
+        "zero3_inflight_params",
+        "zero3_offload_clip_device",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +320,9 @@ def test_files_are_ordered_by_time(read):
             },
         ),
         ("I use DeepSpeed v0.9.5 with transformers v4.31.0\n", {"deepspeed": "0.9.5"}),
-        ("this needs DeepSpeed v0.9.15 or later, DeepSpeed v0.9.0+\n", {}),
+        ("this needs DeepSpeed v0.9.15 or later, DeepSpeed v0.9.0+, newer than DeepSpeed 0.9.0\n", {}),
+        ("It fails with DeepSpeed 0.18.6 and torch 2.4.0.\n", {"deepspeed": "0.18.6", "torch": "2.4.0"}),
+        ("deepspeed==0.18.6\nIt worked with DeepSpeed 0.18.5\n", {"deepspeed": "0.18.6"}),
     ],
 )
 def test_versions_that_a_log_names(read, text, versions):
@@ -362,13 +351,6 @@ def test_a_release_older_than_any_range_does_not_exclude_what_begins_with_the_ea
     assert standings == {"0.10.2": "follow-up", "0.14.2": "follow-up", "0.19.8": "excluded"}
 
 
-def test_a_shortened_message_names_the_patch(read):
-    (finding,), _ = read("ImportError: cannot import name 'log' from 'torch.distributed...'\n")
-    assert finding.found.patches == {"torch_elastic_log"}
-    (finding,), _ = read("deepspeed==0.16.0\nImportError: cannot import name 'log' from 'torch.distributed...'\n")
-    assert finding.standing.value == "excluded"
-
-
 def test_a_placeholder_does_not_hide_zero_3(recognised):
     log = "AttributeError: 'DummyOptim' object has no attribute 'step'\nRuntimeError: 'weight' must be 2-D\n"
     assert recognised(log) == ["placeholder_instead_of_engine", "module_outside_engine"]
@@ -378,3 +360,50 @@ def test_a_killed_rank_has_no_error_of_its_own(recognised):
     log = "[launch.py:316:sigkill_handler] Killing subprocess 94\n['python', 'x'] exits with return code = -9\n"
     assert recognised(log) == ["rank_killed", "launcher_child_failed"]
     assert recognised("['python', 'x'] exits with return code = -9\n") == ["rank_killed"]
+
+
+def test_a_line_of_source_is_not_a_message(recognised):
+    source = "  File \"train.py\", line 3, in f\n    raise ValueError('still have inflight params')\n"
+    assert recognised(f"Traceback (most recent call last):\n{source}KeyError: 7\n") == []
+    assert recognised(f"Traceback (most recent call last):\n{source}") == ["zero3_inflight_params"]
+
+
+def test_a_message_above_a_traceback_that_is_cut(recognised):
+    message = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
+    frame = 'Traceback (most recent call last):\n  File "d.py", line 167, in backward\n    self.engine.backward(loss)\n'
+    assert recognised(message + frame) == ["loss_without_graph"]
+
+
+IN_GET_FLAT_PARTITION = """\
+Traceback (most recent call last):
+  File "/opt/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 1875, in get_flat_partition
+    tensor_list[0], 'use_muon', False) and 'muon' in self.optimizer.__class__.__name__.lower():
+    ~~~~~~~~~~~^^^
+IndexError: list index out of range
+"""
+INIT_OF_ANOTHER_RELEASE = """\
+  File "/home/user/chatglm/ptuning/trainer.py", line 1704, in _inner_training_loop
+    deepspeed_engine, optimizer, lr_scheduler = deepspeed_init(
+TypeError: deepspeed_init() got an unexpected keyword argument 'resume_from_checkpoint'
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("{'loss': 0.0, 'grad_norm': 6.72, 'learning_rate': 9.95e-07, 'reward': 1.2, 'kl': 0.0, 'epoch': 0.04}\n", []),
+        (IN_GET_FLAT_PARTITION, ["group_smaller_than_ranks"]),
+        ("AttributeError: 'NoneType' object has no attribute 'next_functions'\n", ["backward_counts_parameters"]),
+        ("Last error:\nInvalid config blocking attribute value -2147483648\n", ["nccl_of_another_version"]),
+        (
+            "ValueError: DeepSpeed is not compatible with `device_map`. n_gpu: 8, local_world_size: 1.\n",
+            ["one_process_several_gpus"],
+        ),
+        ("train.py: error: argument --deepspeed: invalid dict value: '/mnt/zero3.json'\n", ["option_read_as_dict"]),
+        ("MisconfigurationException: Unknown configuration for model optimizers.\n", ["lightning_optimizers_unknown"]),
+        (INIT_OF_ANOTHER_RELEASE, ["own_copy_of_trainer"]),
+        ("用deepspeed方式返回错误码-9 啥意思\n", ["rank_killed"]),
+    ],
+)
+def test_reports_that_were_answered_wrongly(recognised, text, found):
+    assert recognised(text) == found

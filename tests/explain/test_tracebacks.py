@@ -13,7 +13,11 @@ TRACEBACKS = {
 }
 SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
 # recorded from a job in jobs.py
-PATCH_OF = {"several_backwards": "zero12_several_backwards_drop", "empty_parameter": "zero12_empty_parameter"}
+PATCH_OF = {
+    "several_backwards": "zero12_several_backwards_drop",
+    "empty_parameter": "zero12_empty_parameter",
+    "cpu_split_view": "cpu_zero12_split_view",
+}
 RECORDED = {name: name.rpartition("-")[0] for name in TRACEBACKS}
 OF_A_PATCH = {
     name: PATCH_OF.get(recorded, recorded)

@@ -5,9 +5,8 @@ import re
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from dsfix import rules
 from dsfix.catalogue import registry
-from dsfix.explain import signatures
+from dsfix.explain import signature as signatures
 from dsfix.patch import Severity
 from matrix import proofs, table
 from matrix.pages import errors, evidence
@@ -43,7 +42,7 @@ def test_every_bug_that_can_be_silent_is_under_a_config(page, found):
 
 
 def test_every_diagnosis_without_a_patch_is_listed_once(page):
-    alone = [each for each in rules.declared(signatures.__name__, "SIGNATURES") if not each.patches]
+    alone = [each for each in signatures.load() if not each.patches]
     assert _section(page, "Errors without a patch").count("\n- ") == len(alone)
 
 

@@ -7,10 +7,10 @@ from itertools import groupby
 from typing import Any
 
 from ... import survey
-from ...explain.fixes import Fix, fixes
+from ...explain.fixes import PatchFix, fixes
 from ...explain.problems import Problem
 from ...explain.ranking import Ranked, Standing
-from ...explain.recognise import File, Reading
+from ...explain.recognise import LogFile, LogReading
 from ...explain.signature import Role
 from . import output
 from .rows import print_rows, ranges
@@ -29,7 +29,7 @@ _LINKS = 2
 _SOURCES = 8  # ranks to list
 
 
-def print_findings(reading: Reading, findings: Sequence[Ranked]) -> None:
+def print_findings(reading: LogReading, findings: Sequence[Ranked]) -> None:
     print(f"here: {survey.heading()}")
     if named := reading.versions.described():
         print(f"in the log: {named}")
@@ -43,7 +43,7 @@ def print_findings(reading: Reading, findings: Sequence[Ranked]) -> None:
             _print(each, reading)
 
 
-def _print(finding: Ranked, reading: Reading) -> None:
+def _print(finding: Ranked, reading: LogReading) -> None:
     problem = finding.found.problem
     print(f"  {problem.id}: {problem.title}" if problem else f"  {_UNKNOWN}")
     rows = [("seen", _seen(finding, reading.files)), ("", output.printable(finding.first.text.strip()))]
@@ -60,7 +60,7 @@ def _print(finding: Ranked, reading: Reading) -> None:
     print_rows(rows)
 
 
-def _fix(fix: Fix, problem: Problem) -> str:
+def _fix(fix: PatchFix, problem: Problem) -> str:
     return (
         f"{fix.sentence()} (it removes this message, not its cause)"
         if problem.role is Role.FOLLOW_UP
@@ -68,11 +68,11 @@ def _fix(fix: Fix, problem: Problem) -> str:
     )
 
 
-def _whose(problem: Problem, reading: Reading) -> str:
+def _whose(problem: Problem, reading: LogReading) -> str:
     return "releases" if problem.everywhere or "deepspeed" in reading.versions.as_dict() else "only if"
 
 
-def _seen(finding: Ranked, files: Sequence[File]) -> str:
+def _seen(finding: Ranked, files: Sequence[LogFile]) -> str:
     found, first = finding.found, finding.first
     times = "once" if found.count == 1 else f"{found.count} times"
     sources = sorted(found.sources, key=lambda name: (not name.isdecimal(), len(name), name))
@@ -87,20 +87,20 @@ def _seen(finding: Ranked, files: Sequence[File]) -> str:
     return f"{times}{where}, first in {_shown(files[first.file])}, line {first.line}:"
 
 
-def _shown(file: File) -> str:
+def _shown(file: LogFile) -> str:
     return "standard input" if file.name == "-" else output.printable(file.name)
 
 
-def nothing(files: Sequence[File]) -> str:
-    """Returns the message that nothing was recognised, with what to do next."""
+def nothing(files: Sequence[LogFile]) -> str:
+    """Returns the message that nothing was recognised, with what to give instead."""
     lines = sum(file.lines for file in files)
     return (
-        f"No known problem in the {lines} lines of {', '.join(map(_shown, files))}. "
-        "`python -m dsfix doctor` examines the environment, `python -m dsfix check` a DeepSpeed config."
+        f"Nothing known in the {lines} lines of {', '.join(map(_shown, files))}: give the error's message with its "
+        "traceback, or the whole log."
     )
 
 
-def complaint(file: File) -> str | None:
+def complaint(file: LogFile) -> str | None:
     """Returns what is wrong with a file, or None."""
     if file.trouble and file.lines:
         return f"{_shown(file)}: read only through line {file.lines}: {file.trouble}"
@@ -109,7 +109,7 @@ def complaint(file: File) -> str | None:
     return None if file.size else f"{_shown(file)} is empty"
 
 
-def as_json(reading: Reading, findings: Sequence[Ranked]) -> dict[str, Any]:
+def as_json(reading: LogReading, findings: Sequence[Ranked]) -> dict[str, Any]:
     return {
         "distributions": survey.distributions(),
         "log_versions": reading.versions.as_dict(),
@@ -121,7 +121,7 @@ def as_json(reading: Reading, findings: Sequence[Ranked]) -> dict[str, Any]:
     }
 
 
-def _json(finding: Ranked, reading: Reading) -> dict[str, Any]:
+def _json(finding: Ranked, reading: LogReading) -> dict[str, Any]:
     found, problem, first = finding.found, finding.found.problem, finding.first
     return {
         "id": problem.id if problem else None,

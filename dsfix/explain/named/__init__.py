@@ -1,1 +1,0 @@
-"""What is known of the options, functions and classes that a text names, whatever else it says."""

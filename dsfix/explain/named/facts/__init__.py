@@ -1,1 +1,0 @@
-"""One module per library or part of DeepSpeed; each has FACTS."""
