@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+
+def saved(node: Any, name: str) -> Any:
+    """The number that a product or quotient saved as `name` for its backward pass, None if it is not one, or not known.
+
+    Asking the node would call the script's hooks for saved tensors (a checkpoint, offloaded activations), some of which
+    can be called only once: what they keep is not known. What was a number in Python never reaches them.
+    """
+    key = f"dsfix_saved_{name}"
+    if key not in node.metadata:
+        found: list[Any] = []
+        # refused if there are hooks already, or no tensor
+        with contextlib.suppress(RuntimeError):
+            getattr(node, f"_raw_saved_{name}").register_hooks(lambda one: found.append(one) or one, lambda one: one)
+        node.metadata[key] = found[0] if found and found[0].numel() == 1 else None
+    return node.metadata[key]
 
 
 def put_back(groups: Sequence[Any], held: Sequence[Any], rates: Sequence[Any] | None = None) -> list[Any]:

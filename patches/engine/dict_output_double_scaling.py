@@ -21,14 +21,16 @@ Workaround: the script multiplies the loss by the GAS. A loss that a model has r
 from __future__ import annotations
 
 import collections
+import functools
 import math
-import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+
+from .._shared import saved
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -53,6 +55,8 @@ _THROUGH = frozenset(
 # autograd's numbers of marked nodes: asking each node for its metadata takes longer than all the rest
 _marked: collections.OrderedDict[int, None] = collections.OrderedDict()
 _MARKED = 10_000
+# what torch keeps of `_dividers`: few, and they stay
+_kept: dict[tuple[tuple[int, int], ...], tuple[tuple[tuple[int, int], ...]]] = {}
 
 
 def returned(manager: Any, tensor: Any) -> None:
@@ -119,11 +123,11 @@ def _factor(node: Any) -> float:
     """The number on the CPU by which an operation multiplies; 1 if there is none."""
     if node.name() == "MulBackward0":
         (first, _), (second, _) = node.next_functions
-        number = node._saved_other if second is None else node._saved_self if first is None else None
-        return float(number) if number is not None and number.is_cpu and number.numel() == 1 else 1.0
+        number = saved(node, "other") if second is None else saved(node, "self") if first is None else None
+        return float(number) if number is not None and number.is_cpu else 1.0
     if node.name() == "DivBackward0" and node.next_functions[1][0] is None:
-        number = node._saved_other
-        return 1 / (float(number) or math.inf) if number.is_cpu and number.numel() == 1 else 1.0
+        number = saved(node, "other")
+        return 1 / (float(number) or math.inf) if number is not None and number.is_cpu else 1.0
     return 1.0
 
 
@@ -209,17 +213,21 @@ def of_loss(backward: AbstractContextManager[Any], engine: Any, divided: bool) -
 
 def _stash(dividers: tuple[tuple[int, int], ...]) -> None:
     """Let `_dividers` return these in this thread, and in the backward passes that it begins."""
-    import ctypes
-
     import torch
 
-    kept = (dividers,)  # nobody else changes its count of references
-    before = sys.getrefcount(kept)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    kept = _kept.setdefault(dividers, (dividers,))
+    _increment()(kept)  # torch through 2.10 gives up a reference that it has not taken; with later ones the count grows
     torch._C._stash_obj_in_tls(__name__, kept)
-    # torch gives up a reference later, which 2.13 has taken here and 2.10 has not
-    if sys.getrefcount(kept) == before + 2:
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(kept))
+
+
+@functools.cache
+def _increment() -> Callable[[object], None]:
+    """Counts one more reference to an object."""
+    import ctypes
+
+    counted = ctypes.PyDLL(None).Py_IncRef  # not that of ctypes.pythonapi, whose argument types others may set
+    counted.argtypes, counted.restype = [ctypes.py_object], None
+    return counted
 
 
 def _dividers() -> tuple[tuple[int, int], ...]:

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
+from .._shared import saved
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -93,8 +95,9 @@ def _factors(loss: Any) -> Iterator[tuple[Any, bool]]:
         product = node.name() == "MulBackward0"
         if product or node.name() == "DivBackward0":
             (first, _), (second, _) = node.next_functions
-            number = node._saved_other if second is None else node._saved_self if product and first is None else None
-            if number is not None and number.numel() == 1:
+            name = "other" if second is None else "self" if product and first is None else ""
+            number = saved(node, name) if name else None
+            if number is not None:
                 yield number, product
 
 
