@@ -139,6 +139,18 @@ def test_fixed_in_ends_the_range():
     assert offenders == []
 
 
+def test_an_id_with_a_release_says_where_its_range_begins_or_ends():
+    """A bug in code that has changed has two patches: `_before_X`, `_from_X` or `_in_X` tells them apart."""
+    offenders = []
+    for patch_id, patch in PATCHES.items():
+        if re.search(r"_0_?\d", patch_id):
+            found = re.search(r"_(before|from|in)_(0_\d+_\d+)$", patch_id)
+            edge = found and {"before": "<", "from": ">=", "in": ">="}[found[1]] + found[2].replace("_", ".")
+            if edge not in patch.affects["deepspeed"].split(","):
+                offenders.append(patch_id)
+    assert offenders == []
+
+
 def test_each_folder_of_patches_is_an_area():
     folders = Counter(entry.area for entry in ENTRIES.values())
     assert {name: count for name, count in folders.items() if not 4 <= count <= 45} == {}

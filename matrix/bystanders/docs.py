@@ -18,7 +18,7 @@ COMMAND = "python -m tox run -e bystanders"
 _EXPLAINED = (State.OTHER.value, State.WORSE.value)
 
 #: Patches of releases that are not in the records -> the test that runs a job without the bug on one of theirs.
-TESTED = {"zero_to_fp32_integer_buffers_0_19_7": "tests/launchers/test_programs.py"}
+TESTED = {"zero_to_fp32_integer_buffers_in_0_19_7": "tests/launchers/test_programs.py"}
 
 #: Patches whose lines no job here can run -> why.
 IMPOSSIBLE = {
@@ -33,7 +33,7 @@ WORKED_AROUND: Mapping[str, str] = {
     **dict.fromkeys(
         ("numpy_bufsize", "torch_elastic_get_socket_with_port", "torch_elastic_log"), "tests/release/test_import.py"
     ),
-    "zero_to_fp32_integer_buffers_0_19_7": "tests/launchers/test_programs.py",
+    "zero_to_fp32_integer_buffers_in_0_19_7": "tests/launchers/test_programs.py",
 }
 
 _HEAD = f"""# Bystanders

@@ -7,7 +7,7 @@ Why: buffers are saved in the dtype that they have in the model. When a checkpoi
     gets another dtype.
 How: only floating-point buffers are cast. Checkpoints are written as before. The copy `zero_to_fp32.py` in the
     checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the installed release. 0.19.7
-    casts once more when it writes files: zero_to_fp32_integer_buffers_0_19_7.
+    casts once more when it writes files: zero_to_fp32_integer_buffers_in_0_19_7.
 Changes: converted checkpoints have such buffers in their own dtype, with their values. Checkpoints are correct and can
     be converted again.
 Workaround: scripts take the buffers from "module" of the checkpoint's `mp_rank_00_model_states.pt`; that can stay.

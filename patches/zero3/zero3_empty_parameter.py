@@ -4,7 +4,7 @@ Why: whether a module's parameters must be gathered is decided by the number of 
     parameters are missing, that is 0: they are not gathered, and the check that follows finds them missing. Empty
     parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
 How: gathers parameters if any is missing, empty or not. Through 0.18.5 the same lines are in another function: see
-    zero3_empty_parameter_before_0186.
+    zero3_empty_parameter_before_0_18_6.
 Workaround: Scripts make the placeholder a buffer, or give it an element. It can stay.
 """
 

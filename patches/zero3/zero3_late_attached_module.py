@@ -6,7 +6,7 @@ Why: in each forward pass the engine marks the parameter containers of all modul
 How: gives such a module ZeRO-3's container before it is marked, as upstream does since 0.19.1, and ignores a module
     that was attached during the forward pass. The parameters themselves do not change: they are not partitioned, and
     belong to no DeepSpeed optimizer. Through 0.16.4 this code is in another function: see
-    zero3_late_attached_module_0_16.
+    zero3_late_attached_module_before_0_16_5.
 Workaround: Scripts give the module ZeRO-3's container, `module._parameters = ZeROOrderedDict(module,
     module._parameters)`, or attach it before `deepspeed.initialize`. Both can stay.
 """

@@ -178,8 +178,8 @@ def test_enabled(start, checkpoint, tmp_path):
 
 
 def test_zero_to_fp32_without_integer_buffers(start, checkpoint):
-    """It writes the same bytes as without zero_to_fp32_integer_buffers_0_19_7, in two parts and their index."""
-    patch_id, written = "zero_to_fp32_integer_buffers_0_19_7", {}
+    """It writes the same bytes as without zero_to_fp32_integer_buffers_in_0_19_7, in two parts and their index."""
+    patch_id, written = "zero_to_fp32_integer_buffers_in_0_19_7", {}
     for skip in (patch_id, ""):
         output, directory = checkpoint / f"fp32-{skip}", checkpoint / f"reports-{skip}"
         environment = {**variables("0.19.7"), "DSFIX_SKIP": skip, "DSFIX_REPORT": str(directory)}
@@ -194,7 +194,7 @@ def test_zero_to_fp32_without_integer_buffers(start, checkpoint):
 
 @pytest.mark.parametrize("with_dsfix", [False, True])
 def test_integer_buffers_put_back_by_the_script(start, checkpoint, with_dsfix):
-    """What people do today about zero_to_fp32_integer_buffers_0_19_7 stays right with it."""
+    """What people do today about zero_to_fp32_integer_buffers_in_0_19_7 stays right with it."""
     (held,) = (checkpoint / "saved").glob("mp_rank_*_model_states.pt")
     state = torch.load(held, weights_only=False)
     state["module"]["ids"] = torch.tensor([2**24 + 1, 5])

@@ -63,7 +63,7 @@ def _started(job: Job, label: str, arguments: Sequence[str], expected: Any = Non
 
 @scenario(
     "the launcher on one machine, with devices that its count covers, or that are refused",
-    works_around=("launcher_visible_devices", "launcher_visible_devices_0_19_7"),
+    works_around=("launcher_visible_devices", "launcher_visible_devices_from_0_19_7"),
     **_ALONE,
 )
 def launched_here(job: Job) -> None:
