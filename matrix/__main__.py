@@ -10,7 +10,6 @@ from pathlib import Path
 
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
 from dsfix.lab.errors import LabUnavailable
-from matrix import add, configkeys, docs, edges, migrate, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
 from matrix.gpu import command as gpu
 from matrix.sweep import command as sweep
@@ -23,7 +22,6 @@ COMMANDS = (
         run_proof,
         edges,
         docs,
-        migrate,
         add,
         toxini,
         configkeys,
