@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
 from dsfix.lab.errors import LabUnavailable
+from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
 from matrix.gpu import command as gpu
 from matrix.sweep import command as sweep
