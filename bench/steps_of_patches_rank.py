@@ -39,7 +39,8 @@ def _ratios(step: Step, patch_id: str, rounds: int) -> list[float]:
         """The fastest of a block's steps, with the patch or without: other load can only add time."""
         nonlocal applied
         if wanted and not applied:
-            state.done.update({n: engine.apply(patch_id, state.patch, sys.modules[n], every.cache) for n in state.done})
+            for place in state.done:
+                state.done[place] = engine.apply(patch_id, state.patch, sys.modules[place.name], every.cache)
         elif applied and not wanted:
             for handle in (each for handles in state.done.values() for each in reversed(handles)):
                 handle.undo()

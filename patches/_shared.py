@@ -20,9 +20,14 @@ def saved(node: Any, name: str) -> Any:
     key = f"dsfix_saved_{name}"
     if key not in node.metadata:
         found: list[Any] = []
+
+        def note(number: Any) -> Any:
+            found.append(number)
+            return number
+
         # refused if there are hooks already, or no tensor
         with contextlib.suppress(RuntimeError):
-            getattr(node, f"_raw_saved_{name}").register_hooks(lambda one: found.append(one) or one, lambda one: one)
+            getattr(node, f"_raw_saved_{name}").register_hooks(note, lambda number: number)
         node.metadata[key] = found[0] if found and found[0].numel() == 1 else None
     return node.metadata[key]
 
