@@ -31,8 +31,8 @@ class Fit(enum.Enum):
 
 
 class Gate(NamedTuple):
-    """`near`: whether the number alone would put a build inside whose source decides. `newer`: whether the release is
-    inside, and newer than any that the patches were run on."""
+    """near: whether a build that is judged by its source is inside by its number. newer: whether the release is inside,
+    and newer than any that the patches were run on."""
 
     fit: Fit
     reason: str

@@ -164,7 +164,7 @@ def runtime(tmp_path_factory):
     (here / "dsfix" / "patches").mkdir(parents=True)
     for file in Path(spec.origin).parent.glob("*.py"):
         shutil.copy(file, here / "dsfix")
-    for package in ("catalogue", "check", "doctor", "engine", "guards"):
+    for package in ("catalogue", "check", "doctor", "engine", "guards", "process"):
         shutil.copytree(Path(spec.origin).parent / package, here / "dsfix" / package)
     versions = here / "dsfix" / "versions.py"  # 1.0 of the stand-in must not be newer than proven
     versions.write_text(
