@@ -153,7 +153,7 @@ FAULTS = """
     @functools.lru_cache(maxsize=None)
     def watched(path):
         folder, name = os.path.split(path)
-        return name if folder == ROOT else None
+        return name if folder == ROOT and name != "garbage.py" else None  # that one calls nothing but gc
 
     def tracer(act, lines):  # `act` at every call, or with `lines` at every line of these files but a bare return
         def trace(frame, event, argument):
