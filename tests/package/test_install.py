@@ -72,7 +72,9 @@ def test_the_wheel_holds_what_the_product_needs_and_nothing_else(built):
     names = set(zipfile.ZipFile(built[".whl"]).namelist())
     package = CHECKOUT / "dsfix"
     files = [
-        path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h", ".json", ".tsv", ".txt", ".typed")
+        path
+        for path in package.rglob("*")
+        if path.suffix in (".py", ".cpp", ".h", ".json", ".toml", ".tsv", ".txt", ".typed")
     ]
     expected = {path.relative_to(CHECKOUT).as_posix() for path in files}
     expected |= {f"dsfix/{path.relative_to(CHECKOUT)}" for path in (CHECKOUT / "patches").rglob("*.py")}
@@ -91,7 +93,7 @@ def test_installing_never_changes_torch_or_deepspeed(built):
     name = next(each for each in metadata.namelist() if each.endswith(".dist-info/METADATA"))
     required = [line for line in metadata.read(name).decode().splitlines() if line.startswith("Requires-Dist:")]
     always = [line for line in required if "extra ==" not in line]
-    assert sorted(line.split()[1].split(">")[0] for line in always) == ["packaging", "rich", "wrapt"]
+    assert sorted(line.split()[1].split(">")[0] for line in always) == ["packaging", "rich", "tomli", "wrapt"]
 
 
 def test_a_plugin_is_installed_beside_it_and_removed_again(built, tmp_path):
