@@ -95,8 +95,8 @@ def nothing(files: Sequence[LogFile]) -> str:
     """Returns the message that nothing was recognised, with what to give instead."""
     lines = sum(file.lines for file in files)
     return (
-        f"Nothing known in the {lines} lines of {', '.join(map(_shown, files))}: give the error's message with its "
-        "traceback, or the whole log."
+        f"Nothing known in {', '.join(map(_shown, files))} ({lines} line{'s' * (lines != 1)}): give the error's "
+        "message with its traceback, or the whole log."
     )
 
 
