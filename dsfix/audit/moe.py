@@ -116,7 +116,7 @@ def _factor(plan: Plan, tokens: int) -> float:
 
 def deepspeed_layer(plan: Plan, mixture: ReferenceMixture, width: int, tokens: int, lab: Lab) -> Any:
     """Returns DeepSpeed's layer with the weights of `mixture` and this rank's experts. Raises Unsupported."""
-    from deepspeed.moe import layer as layers  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe import layer as layers
     from deepspeed.moe import sharded_moe
 
     options: dict[str, Any] = {"noisy_gate_policy": None, "use_rts": False, "min_capacity": 1}
@@ -140,7 +140,7 @@ def deepspeed_layer(plan: Plan, mixture: ReferenceMixture, width: int, tokens: i
 
 def apart(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the optimizer's groups with the experts in separate groups, split by DeepSpeed's function."""
-    from deepspeed.moe.utils import (  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe.utils import (
         split_params_into_different_moe_groups_for_optimizer,
     )
 

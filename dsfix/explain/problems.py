@@ -8,15 +8,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .. import rules
+from .. import rules, versions
 from ..catalogue import registry
 from ..patch import Patch, Severity
 from .literals import Clause, Literals, required, trigger
 from .segments import Segment
 from .signature import Role, Signature, load
 
-# No range of a patch begins earlier: older releases are not supported, and may have the bug or not.
-_EARLIEST = "0.12.0"
 _compiled = functools.cache(re.compile)  # few of them are used, and re keeps 512
 _WHY = re.compile(r"^Why: (.*(?:\n(?!\w+: ).*)*)", re.M)
 
@@ -161,12 +159,12 @@ def examined_from(affects: Mapping[str, str]) -> Mapping[str, str]:
 
 def _for(name: str, specifiers: str, version: str) -> str:
     """Returns a range; for a release older than any range, without a lower bound that is the earliest release."""
-    older = name == "deepspeed" and rules.fits({name: f"<{_EARLIEST}"}, {name: version})
+    older = name == "deepspeed" and rules.fits({name: f"<{versions.EARLIEST_PROVEN}"}, {name: version})
     return _without_floor(name, specifiers) if older else specifiers
 
 
 def _without_floor(name: str, specifiers: str) -> str:
-    floor = f">={_EARLIEST}"
+    floor = f">={versions.EARLIEST_PROVEN}"
     return ",".join(each for each in specifiers.split(",") if name != "deepspeed" or each != floor)
 
 

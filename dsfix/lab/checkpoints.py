@@ -58,7 +58,7 @@ def load_whole_files() -> None:
 def written_by_zero_to_fp32(torch: Any, root: Path) -> dict[str, Any]:
     """What zero_to_fp32 writes from the checkpoint `saved` in `root`, in one file; uninitialized memory is nan."""
     try:
-        from deepspeed.utils import zero_to_fp32  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.utils import zero_to_fp32
     except ModuleNotFoundError as error:
         raise CannotTell(f"zero_to_fp32 cannot be imported: {error}") from error
     convert = zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict
@@ -94,7 +94,7 @@ def convert_to_universal(lab: Lab, root: Path, tag: str) -> str:
     converted = f"{tag}_universal"
     lab.torch.distributed.barrier()
     if lab.rank == 0:
-        from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.checkpoint import ds_to_universal
 
         ds_to_universal.main(
             argparse.Namespace(
@@ -198,7 +198,7 @@ def resume_pipeline(
 
 
 def _run_ds_to_universal(given: Path, output: Path) -> None:
-    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.checkpoint import ds_to_universal
 
     words = ["--input_folder", str(given), "--output_folder", str(output), "--num_extract_workers", "1"]
     with mock.patch.object(sys, "argv", ["ds_to_universal.py", *words, "--num_merge_workers", "1"]):

@@ -56,7 +56,7 @@ class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self, lab: Lab, ep_size: int) -> None:
         super().__init__()
         _ = lab.deepspeed
-        from deepspeed.moe import layer  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.moe import layer
 
         if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
             torch.compiler.set_stance("force_eager")  # else parts of the layer are compiled on first use
@@ -92,7 +92,7 @@ class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def _groups(model: nn.Module) -> list[dict[str, Any]]:
-    from deepspeed.moe import utils  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe import utils
 
     split = utils.split_params_into_different_moe_groups_for_optimizer
     return list(split({"params": list(model.parameters()), "name": "all"}))
@@ -170,7 +170,7 @@ class _Dispatcher:
 def provide_tutel(lab: Lab) -> None:
     """Puts plain PyTorch in place of Tutel, if it is not installed: its kernels are compiled for the device."""
     _ = lab.deepspeed
-    from deepspeed.moe import sharded_moe  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.moe import sharded_moe
 
     if not sharded_moe.TUTEL_INSTALLED:
         sharded_moe.TUTEL_INSTALLED = True

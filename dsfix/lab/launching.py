@@ -11,7 +11,7 @@ from unittest import mock
 
 def command(arguments: Sequence[str]) -> list[str]:
     """The command that `deepspeed ARGUMENTS` would start. Whatever program a backend needs is there."""
-    from deepspeed.launcher import runner  # type: ignore[import-not-found,unused-ignore]
+    from deepspeed.launcher import runner
 
     popen = mock.patch.object(runner.subprocess, "Popen")
     others = mock.patch.object(runner.signal, "signal"), mock.patch("shutil.which", lambda name: name)

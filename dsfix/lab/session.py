@@ -110,7 +110,7 @@ class Lab:
         on_gpu = self._kind == "cuda" and not self.emulated
         if not on_gpu:
             accelerator.prepare()
-        import deepspeed  # type: ignore[import-not-found,unused-ignore]
+        import deepspeed
 
         if self._kind == "cpu":
             accelerator.use_cpu(deepspeed)

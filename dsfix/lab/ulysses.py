@@ -31,7 +31,7 @@ def overlaps(lab: Lab) -> bool:
 def _layer(lab: Lab) -> Any:
     version = lab.deepspeed.__version__
     try:
-        from deepspeed.sequence import layer  # type: ignore[import-not-found,unused-ignore]
+        from deepspeed.sequence import layer
     except ImportError:
         raise CannotTell(f"deepspeed {version} has no sequence parallelism") from None
     return layer

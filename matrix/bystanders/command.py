@@ -1,4 +1,4 @@
-"""``python -m matrix bystanders``: runs jobs without any patch's bug, and writes docs/bystanders.md."""
+"""``python -m matrix bystanders``: runs jobs without any patch's bug, and writes their page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--again", action="store_true", help="run jobs that are in the record again")
     run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
     run.set_defaults(bystanders=_run)
-    write = commands.add_parser("docs", help="write docs/bystanders.md; with --check only report whether it is stale")
+    write = commands.add_parser("docs", help="write build/pages/bystanders.md; with --check only report what is wrong")
     write.add_argument("--check", action="store_true")
     write.set_defaults(bystanders=_docs)
 
