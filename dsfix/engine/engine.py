@@ -179,8 +179,9 @@ class Engine:
         finally:
             for state in states:
                 handle = handles.get(state.summary.id)
-                if handle is not None and not any(handle in done for done in state.done.values()):
-                    handle.undo()  # of a patch that is not applied after all
+                with state.lock:
+                    if handle is not None and not any(handle in done for done in state.done.values()):
+                        handle.undo()  # of a patch that is not applied after all
 
     def _advance(self, state: PatchState, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
         with state.lock:
