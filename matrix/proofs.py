@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
+from dsfix.lab.reproduction import in_force
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
 from matrix import fingerprints
@@ -43,7 +44,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """One reproduction: its outcome and detail, and the patch's outcome in it."""
+    """One reproduction: its outcome and detail, and the patch's outcome in it, or what an applied one says it did."""
 
     outcome: str
     patch: str
@@ -224,7 +225,7 @@ def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
         return State.NOT_AFFECTED, "no bug, and the patch is not applied"
     if without.outcome == "no-bug":
         return State.WRONG, "the bug does not occur inside the claimed range"
-    if patched.patch != "applied":
+    if not in_force(patched.patch):
         return State.WRONG, f"inside the claimed range the patch is {patched.patch}"
     return State.FIXED, "the bug occurs without the patch and not with it"
 

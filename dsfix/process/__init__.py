@@ -29,7 +29,7 @@ _files: dict[int, _File] = {}  # by pid: a forked child writes its own
 class PatchReport(NamedTuple):
     """What became of one patch in this process.
 
-    reached: of an applied patch "took effect", "ran" or "not reached", "" where it does not tell; effect: the first one.
+    reached: of an applied patch "took effect", "ran" or "not reached", "" where it does not tell. effect: the first.
     """
 
     id: str

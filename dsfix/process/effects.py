@@ -1,9 +1,9 @@
 """What the patches did in this process: a patch says, where it happens, that it changed a result.
 
 An Edit's code and its helpers call `took_effect` where the result is about to differ from unpatched DeepSpeed's: a
-gradient scaled once instead of twice, a tensor moved, an exception that does not come. Where only the device knows, they
-call `ran`. Neither reads a tensor, makes a collective or keeps an argument; after the first call of a patch each costs a
-look into a set.
+gradient scaled once instead of twice, a tensor moved, an exception that does not come. Where only the device knows,
+they call `ran`. Neither reads a tensor, makes a collective or keeps an argument; after a patch's first call each costs
+a look into a dictionary.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _reached: set[str] = set()
 _effects: dict[str, Effect] = {}
 _logged: set[str] = set()
 _engine: weakref.ref[Any] | None = None
-_on_first: Callable[[], None] = lambda: None
+_on_first: Callable[[], None]
 
 
 def follow(on_first: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,7 +34,12 @@ PATCH = Patch(
             _CLIP,
             after="combined_scale = clip * self.loss_scale",
             # subclasses and other packages may pass a number, which has always worked
-            code="if torch.is_tensor(combined_scale):\n    combined_scale = combined_scale.to(self.device)",
+            code="if torch.is_tensor(combined_scale):\n"
+            "    moved = combined_scale.to(self.device)\n"
+            "    if moved is not combined_scale:\n"
+            f"        took_effect({__name__!r}, 'the factor of clipping was moved to %s', self.device)\n"
+            "    combined_scale = moved",
+            uses=(took_effect,),
         ),
     ),
     symptom=rf"unscale_and_clip_grads[\s\S]*{_MESSAGE}",

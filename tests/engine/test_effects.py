@@ -21,7 +21,12 @@ TELLING = r"""
 from dsfix.process.effects import ran, took_effect
 
 PATCH = declare(
-    Edit("deepspeed:f", before="return x + 1", code=f"took_effect({__name__!r}, 'twice %s', x)\nx *= 2", uses=(took_effect,))
+    Edit(
+        "deepspeed:f",
+        before="return x + 1",
+        code=f"took_effect({__name__!r}, 'twice %s', x)\nx *= 2",
+        uses=(took_effect,),
+    )
 )
 """
 RUNNING = """
