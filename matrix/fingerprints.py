@@ -18,6 +18,7 @@ from typing import NamedTuple
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
+_TELLING = ("took_effect", "ran")
 _MESSAGES = ("BugPresent", "CannotTell", "AssertionError")
 _FOLDER = re.compile(r"\b(dsfix\.patches\.)\w+\.(?=\w)")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -121,10 +122,17 @@ def _silence(tree: ast.Module) -> None:
 
 
 class _Unimported(ast.NodeTransformer):
-    """Removes imports from dsfix, whose modules may move."""
+    """Removes imports from dsfix, whose modules may move, and what only tells that a patch took effect."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
         return None if (node.module or "").partition(".")[0] == "dsfix" else node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if getattr(getattr(node.value, "func", None), "id", "") in _TELLING else node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        self.generic_visit(node)
+        return node if node.body or node.orelse else None
 
 
 def _sources(names: Iterable[str], defined: dict[str, ast.stmt]) -> Iterator[str]:

@@ -60,6 +60,7 @@ CHEAP = {
         "dataclasses",
         "datetime",
         "dsfix.patch",
+        "dsfix.process.effects",
         "functools",
     ),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),

@@ -99,7 +99,7 @@ def report() -> list[PatchReport]:
 
 def _reported(state: PatchState) -> PatchReport:
     summary = state.summary
-    reached, effect = effects.told(summary.module) if state.outcome is Outcome.APPLIED else ("", None)
+    reached, effect = effects.told(summary, state.patch) if state.outcome is Outcome.APPLIED else ("", None)
     return PatchReport(summary.id, summary.title, summary.severity, state.outcome, state.reason, reached, effect)
 
 

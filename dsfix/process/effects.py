@@ -1,9 +1,9 @@
 """What the patches did in this process: a patch says, where it happens, that it changed a result.
 
-An Edit's code and its helpers call `took_effect` where the result is about to differ from unpatched DeepSpeed's: a
-gradient scaled once instead of twice, a tensor moved, an exception that does not come. Where only the device knows,
-they call `ran`. Neither reads a tensor, makes a collective or keeps an argument; after a patch's first call each costs
-a look into a dictionary.
+`took_effect` is called where the result is about to differ from unpatched DeepSpeed's: a gradient scaled once instead
+of twice, a tensor moved, an exception that does not come; by an Edit that declares its effect, or by a patch's helpers.
+Where only the device knows, `ran` is. Neither reads a tensor, makes a collective or keeps an argument; after a patch's
+first call each costs a look into a dictionary.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import weakref
 from typing import Any, Callable, NamedTuple
 
 from .. import log
+from ..catalogue.registry import Summary
+from ..patch import Edit, Patch, Provide
 
 _LINES = 10  # of a job's log
 
@@ -50,26 +52,26 @@ def count_steps_of(engine: Any) -> None:
         _engine = weakref.ref(engine)
 
 
-def took_effect(module: str, what: str, *values: object) -> None:
-    """The result differs from unpatched DeepSpeed's from here on. module: the patch's `__name__`; what: a short phrase
-    in the past tense, with a %s for each of `values`, none of which is a tensor: "gradients were divided by %s twice".
+def took_effect(patch: str, what: str, *values: object) -> None:
+    """The result differs from unpatched DeepSpeed's from here on. patch: its id, or its module's `__name__`; what: a
+    short phrase in the past tense with a %s for each of `values`, which are no tensors: "gradients were divided by %s".
     """
-    if module not in _effects:
-        _first(module, what % values)
+    if patch not in _effects:
+        _first(patch, what % values)
 
 
-def ran(module: str) -> None:
+def ran(patch: str) -> None:
     """The patch's code has run; whether it changed a result, only the device knows."""
-    if module not in _reached:
-        _reached.add(module)
+    if patch not in _reached:
+        _reached.add(patch)
         _on_first()
 
 
-def _first(module: str, what: str) -> None:
-    _reached.add(module)
-    _effects[module] = effect = Effect(_step(), what)
+def _first(patch: str, what: str) -> None:
+    _reached.add(patch)
+    _effects[patch] = effect = Effect(_step(), what)
     if log.rank() == 0:
-        patch_id = module.rpartition(".")[2]
+        patch_id = patch.rpartition(".")[2]
         _logged.add(patch_id)
         if len(_logged) <= _LINES:
             log.inform(f"{patch_id} took effect, {effect}")
@@ -87,12 +89,13 @@ def _step() -> int | None:
     return None if engine is None else engine.global_steps + 1
 
 
-def told(module: str) -> tuple[str, Effect | None]:
-    """What a patch that is applied says of this process: "took effect" (and where first), "ran" or "not reached"; ""
-    of a patch that does not tell."""
-    if module in _effects:
-        return "took effect", _effects[module]
-    if module in _reached:
+def told(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
+    """What a patch that is applied says of this process: "took effect" and where first, "ran", "not reached", or "" if
+    it does not tell."""
+    names = {summary.id, summary.module}
+    for name in names & _effects.keys():
+        return "took effect", _effects[name]
+    if names & _reached or all(isinstance(each, Provide) for each in patch.changes):
         return "ran", None
-    names = getattr(sys.modules.get(module), "__dict__", {})
-    return ("not reached" if "took_effect" in names or "ran" in names else ""), None
+    tells = any(isinstance(each, Edit) and each.effect for each in patch.changes)
+    return ("not reached" if tells or took_effect in vars(sys.modules[summary.module]).values() else ""), None

@@ -16,7 +16,6 @@ import traceback
 from typing import TYPE_CHECKING
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
-from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,12 +33,9 @@ PATCH = Patch(
             _CLIP,
             after="combined_scale = clip * self.loss_scale",
             # subclasses and other packages may pass a number, which has always worked
-            code="if torch.is_tensor(combined_scale):\n"
-            "    moved = combined_scale.to(self.device)\n"
-            "    if moved is not combined_scale:\n"
-            f"        took_effect({__name__!r}, 'the factor of clipping was moved to %s', self.device)\n"
-            "    combined_scale = moved",
-            uses=(took_effect,),
+            code="if torch.is_tensor(combined_scale):\n    combined_scale = combined_scale.to(self.device)",
+            effect="the factor of clipping was moved to the device of the gradients",
+            when="torch.is_tensor(combined_scale) and combined_scale.device.type != torch.device(self.device).type",
         ),
     ),
     symptom=rf"unscale_and_clip_grads[\s\S]*{_MESSAGE}",

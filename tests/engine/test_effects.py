@@ -16,9 +16,12 @@ def f(x):
 
 def g(x):
     return x + 1
+
+def h(x):
+    return x + 1
 """
 TELLING = r"""
-from dsfix.process.effects import ran, took_effect
+from dsfix.process.effects import took_effect
 
 PATCH = declare(
     Edit(
@@ -30,9 +33,12 @@ PATCH = declare(
 )
 """
 RUNNING = """
-from dsfix.process.effects import ran
+from dsfix.patch import RAN
 
-PATCH = declare(Edit("deepspeed:g", before="return x + 1", code=f"ran({__name__!r})", uses=(ran,)))
+PATCH = declare(Edit("deepspeed:g", before="return x + 1", code="x += 0", effect=RAN))
+"""
+DECLARING = """
+PATCH = declare(Edit("deepspeed:h", replace="return x + 1", code="return x + 2", effect="two were added", when="x > 3"))
 """
 
 
@@ -41,7 +47,9 @@ def telling(world):
     world.package(init=DEEPSPEED)
     world.patch("tells", TELLING)
     world.patch("runs", RUNNING)
+    world.patch("declares", DECLARING)
     world.patch("silent", 'PATCH = declare(Edit("deepspeed:g", before="return x + 1", code="x += 0"))')
+    world.patch("provides", 'PATCH = declare(Provide("deepspeed", "k", lambda module: 1))')
     return world
 
 
@@ -51,14 +59,23 @@ def test_three_states(telling):
         import dsfix, deepspeed
         def reached(): return [(each.id, each.reached, each.effect and str(each.effect)) for each in dsfix.report()]
         before = reached()
-        values = [deepspeed.f(3), deepspeed.f(4), deepspeed.g(1)]
-        tell([before, values, reached()])
+        values = [deepspeed.f(3), deepspeed.f(4), deepspeed.g(1), deepspeed.h(3)]
+        between = reached()
+        deepspeed.h(4)
+        tell([before, values, between, reached()])
         """
     )
-    before, values, after = told.value
-    assert before == [["runs", "not reached", None], ["silent", "", None], ["tells", "not reached", None]]
-    assert values == [7, 9, 2]
-    assert after == [["runs", "ran", None], ["silent", "", None], ["tells", "took effect", "twice 3"]]
+    before, values, between, after = told.value
+    constant = [["provides", "ran", None], ["silent", "", None]]
+    telling = {id: [state, what] for id, state, what in after if [id, state, what] not in constant}
+    assert telling == {
+        "declares": ["took effect", "two were added"],
+        "runs": ["ran", None],
+        "tells": ["took effect", "twice 3"],
+    }
+    assert [each for each in before if each not in constant] == [[id, "not reached", None] for id in sorted(telling)]
+    assert [each for each in between if each not in after] == [["declares", "not reached", None]]
+    assert values == [7, 9, 2, 5]
 
 
 def test_line_and_file(telling):

@@ -262,6 +262,8 @@ def test_the_report_file(simple):
             "severity": "crash",
             "outcome": "applied",
             "reason": "Edit of deepspeed.m:f",
+            "reached": "",
+            "effect": None,
         }
     ]
     simple.run("import dsfix", DSFIX_REPORT="reports")
