@@ -29,6 +29,7 @@ DIRECTORY = Path(__file__).with_name("proofs")
 _STAYS_OUT = [each.value for each in STAYS_OUT]
 _PATCH, _SEEN = "patch", "seen"  # the tables at the end of a record
 _NO_DEVICE, _PRELOADED, _FRESH = "no device", "preloaded", "fresh"
+_LOST = Fingerprint("", "")  # of a cell that names a key that a merge has dropped
 _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
 
@@ -102,7 +103,7 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
 def read(text: str) -> dict[str, dict[str, Cell]]:
     """Column -> release -> cell, in the format of proofs/README.md; `earlier` is what each was run with.
 
-    Raises ValueError, KeyError or TypeError if the text is damaged.
+    A cell that names a key that is not in the text is of an unknown, earlier version. Raises ValueError, KeyError or TypeError if the text is damaged.
     """
     blocks = [block.split("\n") for block in text.rstrip("\n").split("\n\n")]
     named = {head: dict(line.split(" ", 1) for line in lines) for head, *lines in blocks if head in (_PATCH, _SEEN)}
@@ -118,16 +119,15 @@ def read(text: str) -> dict[str, dict[str, Cell]]:
             release, date, without, details, patched, details_patched, version = line.split(" ")
             if release in cells.setdefault(column, {}):
                 raise ValueError(f"{column} has {release} twice")
+            usual = "applied" if without.startswith("bug") else "not-affected"
             cells[column][release] = Cell(
-                without=_run(without, "disabled", seen[details]),
-                patched=_run(
-                    patched, "applied" if without.startswith("bug") else "not-affected", seen[details_patched]
-                ),
+                without=_run(without, "disabled", seen.get(details, "")),
+                patched=_run(patched, usual, seen.get(details_patched, "")),
                 versions={"deepspeed": release, **others},
                 device="" if device == _NO_DEVICE else device,
                 preloaded=preloaded == _PRELOADED,
                 date=date,
-                earlier=versions[version],
+                earlier=versions.get(version, _LOST) if {details, details_patched} <= seen.keys() else _LOST,
             )
     return {column: dict(sorted(cells[column].items(), key=_by_release)) for column in cells}
 
