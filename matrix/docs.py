@@ -49,7 +49,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--check",
         action="store_true",
-        help="write nothing; exit status 1 if a committed file is stale or a cell is missing",
+        help="write nothing; exit status 1 if a committed file is stale, or a cell or bystander is missing",
     )
 
 
@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
     complaints += faults(found, proofs.DIRECTORY)
     if options.check:
         complaints += stale(committed(found), CHECKOUT)
+        complaints += bystanders.faults(bystanders_records.load_all())
     else:
         write({**committed(found), **pages(found), **pages_of_records()}, CHECKOUT)
         print(f"all pages: {PAGES}/")

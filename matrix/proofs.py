@@ -103,7 +103,8 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
 def read(text: str) -> dict[str, dict[str, Cell]]:
     """Column -> release -> cell, in the format of proofs/README.md; `earlier` is what each was run with.
 
-    A cell that names a key that is not in the text is of an unknown, earlier version. Raises ValueError, KeyError or TypeError if the text is damaged.
+    A cell that names a key that is not in the text is of an unknown, earlier version. Raises ValueError, KeyError or
+    TypeError if the text is damaged.
     """
     blocks = [block.split("\n") for block in text.rstrip("\n").split("\n\n")]
     named = {head: dict(line.split(" ", 1) for line in lines) for head, *lines in blocks if head in (_PATCH, _SEEN)}

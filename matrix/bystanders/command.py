@@ -1,4 +1,4 @@
-"""``python -m matrix bystanders``: runs jobs without any patch's bug, and writes their page."""
+"""``python -m matrix bystanders run``: runs jobs without any patch's bug."""
 
 from __future__ import annotations
 
@@ -45,18 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--again", action="store_true", help="run jobs that are in the record again")
     run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
-    run.set_defaults(bystanders=_run)
-    write = commands.add_parser("docs", help="write build/pages/bystanders.md; with --check only report what is wrong")
-    write.add_argument("--check", action="store_true")
-    write.set_defaults(bystanders=_docs)
 
 
 def run(options: argparse.Namespace) -> int:
-    status: int = options.bystanders(options)
-    return status
-
-
-def _run(options: argparse.Namespace) -> int:
     """0 if no job is worse without an explanation and every --patch is run by a job; else 1. Raises Complaint."""
     known = [each.deepspeed for each in table.load().releases]
     _must_be(options.releases, known, "in the table of releases")
@@ -128,7 +119,3 @@ def _must_be(names: Iterable[str], known: Iterable[str], what: str) -> None:
     for name in names:
         if name not in known:
             raise Complaint(f"{name} is not {what}")
-
-
-def _docs(options: argparse.Namespace) -> int:
-    return page_of_records.write(NAME, docs, records.load_all(), options.check)

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import importlib
 import itertools
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -90,6 +91,10 @@ class TestSpace:
                 needs = {"stage": "3", "ranks": "2"} if "stage" not in (one, other) else {}
                 setting = {**space.plain(), **needs, **dict(zip((one, other), levels))}
                 assert levels in met or not space.possible(setting), (one, other, levels)
+
+    def test_the_scenarios_are_listed_without_torch(self):
+        code = "import sys; from matrix.bystanders import space; space.jobs(); sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
     def test_all_jobs_are_possible_and_have_unique_ids(self):
         jobs = space.jobs()

@@ -294,13 +294,16 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(docs, "pages_of_records", lambda: {f"{docs.PAGES}/sweep.md": "the sweep"})
     monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
     monkeypatch.setattr("matrix.table.load", lambda: table)
+    bystanders: list[str] = []
+    monkeypatch.setattr("matrix.bystanders.docs.faults", lambda found: bystanders)
     catalogue = {"clip": entry}
     monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
     written = {line.partition(" ")[0] for line in capsys.readouterr().out.splitlines() if line.endswith(" written")}
     assert written == {*COMMITTED, "build/pages/matrix.md", "build/pages/sweep.md"}
 
-    def run(**entries):
+    def run(*faults, **entries):
+        bystanders[:] = faults
         catalogue.update(entries)
         status = docs.run(argparse.Namespace(check=True))
         return status, capsys.readouterr().err.splitlines()
@@ -310,6 +313,10 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
 
 def test_pages_as_written_are_not_stale(check):
     assert check() == (0, [])
+
+
+def test_faults_of_the_bystanders_are_reported(check):
+    assert check("1.0: a job is missing") == (1, ["1.0: a job is missing"])
 
 
 @pytest.mark.parametrize("name", sorted(COMMITTED))

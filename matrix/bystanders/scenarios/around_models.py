@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
 from matrix.bystanders.scenarios import experts, forward_passes, pipelines, sequences
@@ -176,6 +175,8 @@ def experts_clipped_by_hand(job: Job) -> None:
     works_around=("fp16_experts_norm_of_weights",), release="0.18.9",
     **_one(**_TWO, precision="fp16", optimizer="client's AdamW"))  # fmt: skip
 def half_experts_clipped_by_hand(job: Job) -> None:
+    from dsfix.lab import half
+
     def fused(given: Any) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
 from matrix.bystanders.scenarios import engines, optimizers, zero3
@@ -332,6 +331,8 @@ def nonfinite_batch_left_out(job: Job) -> None:
     works_around=("zero3_offload_states_frozen", "zero3_reload_states_groups"),
     **_one(optimizer="client's AdamW", partitioning="parameters persist"))  # fmt: skip
 def moved_without_weights(job: Job) -> None:
+    from dsfix.lab import half
+
     def fused(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)

@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
 
@@ -188,7 +187,7 @@ _PINNED = {"precision": "fp16", "optimizer": "client's AdamW"}
 
 
 def _trained_halves(job: Job, ep_size: int) -> None:
-    from dsfix.lab import experts
+    from dsfix.lab import experts, half
 
     def fused(given: Any) -> Any:
         if job.plain:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dsfix.lab import half
 from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
 from matrix.bystanders.scenarios import zero3
@@ -226,6 +225,8 @@ _HERE: Any = {"stage": "3", "offload": ("optimizer",), "optimizer": ("client's A
 
 
 def _engine(job: Job, model: Any, parameters: Any = None) -> Any:
+    from dsfix.lab import half
+
     def adam(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
@@ -274,6 +275,8 @@ def twin_flow_groups_resumed(job: Job) -> None:
 
 @scenario("MiCS on one rank, with the optimizer offloaded, resumes from a checkpoint", **_ONCE)
 def mics_offloaded_resumed(job: Job) -> None:
+    from dsfix.lab import half
+
     def adam(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dsfix.lab import half
 from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
 
@@ -120,6 +119,8 @@ _FUSED_PINNED = [{"precision": "fp16", "optimizer": "client's AdamW"}]
 
 
 def _engine(job: Job, model: Any) -> Any:
+    from dsfix.lab import half
+
     def fused(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
 from matrix.bystanders.scenario import scenario
 
@@ -273,6 +272,8 @@ _PINNED = [{"stage": "3", "optimizer": "client's AdamW"}]
 
 
 def _train(job: Job, model: Any, parameters: list[Any]) -> None:
+    from dsfix.lab import half
+
     def fused(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
