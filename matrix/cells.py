@@ -83,12 +83,7 @@ class Cells:
 
 
 def _cell(
-    entry: Entry,
-    release: str,
-    path: Path,
-    preloaded: Preloaded | None,
-    known: Run | None = None,
-    schedule: str = "",
+    entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None, schedule: str = ""
 ) -> Cell:
     without = [] if known is not None else [_sighting(entry, release, False, path, preloaded, schedule)]
     patched = _sighting(entry, release, True, path, preloaded, schedule)

@@ -166,8 +166,6 @@ def epoch_ends_within_a_round(job: Job) -> None:
 
 
 _OVERLAP = {"stage": "1", "overlap_comm": "true", "accumulation": "2"}
-
-
 _PINNED = [
     _OVERLAP,
     {**_OVERLAP, "precision": "fp16", "optimizer": "client's SGD"},
@@ -229,8 +227,6 @@ def boundary_by_hand(job: Job) -> None:
 
 
 _SEVERAL = ("2", "3")
-
-
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": accumulation} for accumulation in ("1", "2")
 ]

@@ -207,8 +207,6 @@ def read_unpickled(job: Job) -> None:
 
 
 _FIRST: Any = {"stage": "1", "partitioning": "parameters persist"}
-
-
 _BIAS = "e_score_correction_bias"
 
 

@@ -417,8 +417,6 @@ def tied_by_keys_in_order(job: Job) -> None:
 
 
 _LAYER = "deepspeed.sequence.layer"
-
-
 _TILED = "deepspeed.runtime.sequence_parallel.ulysses_sp"
 
 

@@ -19,14 +19,8 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _SGD: Any = {"precision": ("fp32",), "optimizer": ("SGD", "client's SGD")}
-
-
 _RATE = 0.05  # the setting's
-
-
 _WARMUP = {"warmup_min_lr": 0.0, "warmup_max_lr": _RATE, "warmup_num_steps": 2, "warmup_type": "linear"}
-
-
 _RATES = (0.0, 0.0, _RATE / 2)  # and its rate from then on: the engine steps the schedule after the optimizer
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _STAGE3 = "deepspeed.runtime.zero.stage3"
-
-
 _OFFLOAD = "deepspeed.runtime.zero.parameter_offload"
 
 

@@ -11,11 +11,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _ACCUMULATING = [{"stage": stage, "accumulation": "3", "ranks": "1"} for stage in "012"]
-
-
 _MANY = [{"stage": stage, "offload": "optimizer", "ranks": "2"} for stage in "12"]
-
-
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": "3", "ranks": ranks} for ranks in "12"
 ]
@@ -338,8 +334,6 @@ def fp32_sums(job: Job) -> None:
 
 
 _HERE: Any = {"stage": "3", "accumulation": ("1", "2"), "ranks": ("1", "2")}
-
-
 _PINNED = [{"stage": "3", "offload": "optimizer", "clipping": "on"}, {"stage": "3", "offload": "optimizer"}]
 
 

@@ -202,8 +202,6 @@ def onebit_lamb_resumed(job: Job) -> None:
 
 
 _BLOCK = 3  # elements that share a scale
-
-
 _FITS: Any = {
     "stage": "12",
     "offload": ("none",),

@@ -32,8 +32,6 @@ def all_reduced(job: Job) -> None:
 
 
 _AVERAGED: Any = {"stage": "3", "precision": ("bf16", "fp16"), "ranks": ("2",)}
-
-
 _PINNED = [{"stage": "3", "precision": "bf16", "accumulation": "2"}]
 
 
@@ -59,8 +57,6 @@ def averaged_and_accumulated_in_fp32(job: Job) -> None:
 
 
 _BUCKETS: Any = {"stage": "12", "overlap_comm": ("true",), "buckets": ("small",)}
-
-
 _OVERLAPPING: Any = [
     {"stage": stage, "overlap_comm": "true", "buckets": "small", "accumulation": "2", "ranks": "2"} for stage in "21"
 ]
@@ -93,8 +89,6 @@ def frozen_larger_than_a_bucket(job: Job) -> None:
 
 
 _OFF: Any = {"zero_optimization": {"use_multi_rank_bucket_allreduce": False}}
-
-
 _BUCKETS_OF_ONE = [
     {"stage": "1"},
     {"stage": "2", "ranks": "4"},

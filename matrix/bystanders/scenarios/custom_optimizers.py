@@ -12,10 +12,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _BLOCK = 16
-
-
 _ALONE: Any = {"stage": "0", "optimizer": ("SGD",), "pinned": [{}, {"precision": "bf16"}, {"precision": "fp16"}]}
-
 
 # ZeRO gives an optimizer parts of what all parameters are joined to: plain PyTorch computes something else.
 # Left out is what patches make right: several micro-batches, fp32 accumulation in bf16, unused parameters.
@@ -27,8 +24,6 @@ _PARTS: Any = {
     "reference": False,
     "pinned": [{"stage": "2"}, {"stage": "3"}],
 }
-
-
 _WHOLE: Any = {"stage": "1", "precision": ("bf16, fp32 accumulation",), "optimizer": ("SGD",)}
 
 
@@ -215,8 +210,6 @@ def subclass_unpartitioned(job: Job) -> None:
 
 
 _PINNED = [{"stage": "1", "ranks": "1"}, {"stage": "3"}, {"stage": "2", "offload": "optimizer"}]
-
-
 _FITS: Any = {"precision": ("fp32",), "optimizer": ("SGD",), "clipping": ("off",)}
 
 

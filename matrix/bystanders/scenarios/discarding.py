@@ -11,22 +11,13 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _OFFLOAD = [{"stage": stage, "offload": "optimizer"} for stage in "12"]
-
-
 _ZERO12 = [*_OFFLOAD, *({"stage": stage} for stage in "12")]
-
 
 #: Elsewhere ZeRO adds the next micro-batch to what it has reduced, and keeps that where only ZeRO-3's own zero_grad()
 #: reaches it; so does accumulation in fp32.
 _GRADIENTS: dict[str, Any] = {"stage": "012", "accumulation": ("1",), "precision": ("fp32", "bf16", "fp16")}
-
-
 _GRADIENTS_INSIDE: dict[str, Any] = {**_GRADIENTS, "stage": "01", "accumulation": ("2", "3")}
-
-
 _BY_ZERO: dict[str, Any] = {"accumulation": ("1",)}
-
-
 _BY_ZERO_INSIDE: dict[str, Any] = {"stage": "013", "accumulation": ("2", "3"), "offload": ("none",)}
 
 
@@ -180,20 +171,10 @@ def zeroed_after_each_step(job: Job) -> None:
 
 
 _HALF = ("bf16", "fp16", "bf16, fp32 accumulation")
-
-
 _SKIPPING = ("fp16", "bf16, fp32 accumulation")  # bf16 does so since 0.17.1, where the config asks for it
-
-
 _SEVERAL = ("2", "4")
-
-
 _NAN, _INF = float("nan"), float("inf")
-
-
 _BF16_ZERO1 = {"stage": "1", "precision": "bf16, fp32 accumulation"}
-
-
 _BF16_ZERO3 = [{"stage": "3", "precision": "bf16", "offload": offload} for offload in ("none", "optimizer")]
 
 

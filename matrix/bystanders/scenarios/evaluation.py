@@ -272,8 +272,6 @@ def evaluated_with_other_groups(job: Job) -> None:
 
 
 _ALL: Any = {"stage": "3", "partitioning": "all"}
-
-
 _PREFETCHED: Any = {"stage": "3", "ranks": "1"}
 
 
@@ -430,11 +428,7 @@ def own_teacher_in_evaluation_mode(job: Job) -> None:
 
 
 _OFFLOAD = [{"stage": stage, "offload": "optimizer", "ranks": ranks} for stage, ranks in ("12", "21")]
-
-
 _TWO = [{"stage": "2", "offload": "optimizer"}, {"stage": "2", "offload": "optimizer", "precision": "bf16"}]
-
-
 _ONE: dict[str, Any] = {"accumulation": ("1",), "precision": ("fp32", "bf16", "fp16")}
 
 

@@ -13,15 +13,12 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _EXPERTS = 4
-
-
 _FITS: Any = {
     "stage": "012",
     "offload": ("none",),
     "precision": ("fp32", "bf16"),
     "partitioning": ("parameters persist",),
 }
-
 
 # by powers of two, so that the order of divisions changes no bit
 _ALIKE: Any = {"reference": False, "ranks": ("2", "4"), "accumulation": ("1", "2"), **_FITS}
@@ -181,8 +178,6 @@ _HALVES: Any = {
     "accumulation": ("1", "2"),
     "optimizer": ("client's AdamW",),
 }
-
-
 _PINNED = {"precision": "fp16", "optimizer": "client's AdamW"}
 
 
@@ -364,8 +359,6 @@ def experts_of_tutel_tensor_parallel(job: Job) -> None:
 
 
 _UNDROPPED: Any = {**_FITS, "precision": ("fp32",), "ranks": ("2",)}
-
-
 _FORWARD: Any = {**_UNDROPPED, "stage": "0", "accumulation": ("1",), "optimizer": ("SGD",), "clipping": ("off",)}
 
 

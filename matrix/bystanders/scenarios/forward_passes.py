@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _WIDTH, _STAGES = 16, 4
-
-
 _FITS: Any = {
     "stage": "01",
     "offload": ("none",),
@@ -199,17 +197,10 @@ def objects_beside_tensors(job: Job) -> None:
 
 _HALF: Any = {"precision": ("bf16", "fp16")}
 
-
 # by powers of two, so that the order of divisions changes no bit
 _ALIKE: Any = {"reference": False, "accumulation": ("1", "2"), **_HALF}
-
-
 _BF16: Any = {"precision": "bf16"}
-
-
 _FAR = 1000
-
-
 _TRANSFORMERS = "transformers.models.llama.modeling_llama"
 
 

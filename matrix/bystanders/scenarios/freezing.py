@@ -241,8 +241,6 @@ _OVERLAP = [
     for accumulation in ("2", "3")
     for offload, buckets in (("none", "large"), ("none", "small"), ("optimizer", "large"))
 ]
-
-
 _SEVERAL = ("2", "4")
 
 

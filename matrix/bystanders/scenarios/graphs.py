@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 16
-
-
 _PLAIN: Any = {
     "ranks": ("1", "2"),
     "accumulation": ("2", "3"),
@@ -27,17 +25,9 @@ _PLAIN: Any = {
     "clipping": ("off",),
     "optimizer": ("SGD", "client's SGD"),
 }
-
-
 _FITS: Any = {**_PLAIN, "precision": ("fp32", "bf16")}
-
-
 _FP32: Any = {**_PLAIN, "precision": ("fp32",)}  # the script would have to look after its own module's precision
-
-
 _HEAD: Any = [{"stage": "1", "accumulation": "2", "ranks": "1"}]
-
-
 _ENGINES: Any = [{"stage": "2", "accumulation": "2"}]
 
 
@@ -296,17 +286,11 @@ def multiplied_by_the_script(job: Job) -> None:
 
 
 _ROUND = {"stage": "3", "accumulation": "2", "offload": "optimizer"}
-
-
 _PINNED: Sequence[dict[str, str]] = [{"stage": "3"}, _ROUND, {"stage": "0", "precision": "fp16"}]
-
 
 #: BF16_Optimizer adds a gradient to its own in each pass, and with accumulation so does ZeRO.
 _ONE: dict[str, Any] = {"accumulation": ("1",), "precision": ("fp32", "fp16"), "pinned": _PINNED}
-
-
 _FIRST = [{"stage": stage, "accumulation": accumulation} for stage, accumulation in ("22", "13")]
-
 
 #: Elsewhere ZeRO has added the micro-batch to what it keeps.
 _INSIDE: dict[str, Any] = {

@@ -24,11 +24,7 @@ _ALONE: Any = {
     **{"clipping": ("off",), "optimizer": ("SGD",), "overlap_comm": ("unset",), "buckets": ("large",)},
     "partitioning": ("parameters persist",),
 }
-
-
 _MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-
-
 _EVERY = [0, 1, 2, 3]
 
 
@@ -172,8 +168,6 @@ _MAPPINGS = {
     **{"train_micro_batch_size_per_gpu": "--batch", "gradient_accumulation_steps": "--accumulate"},
     **{"lr": "--lr", "clipping": "--clip"},
 }
-
-
 _OPTIMIZER = {"optimizer": {"type": "Adam", "params": {"lr": 0.1}}}
 
 

@@ -16,14 +16,8 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _ALONE: Any = {"stage": "0", "precision": ("fp32",), "ranks": ("1",), "optimizer": ("client's SGD",)}
-
-
 _PINNED: Any = [{"stage": "0", "ranks": "1", "optimizer": "client's SGD"}]
-
-
 _COSINE: Any = {"scheduler": {"type": "WarmupCosineLR", "params": schedules._COSINE}}
-
-
 _WARMUP: Any = {
     "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": list(schedules._OWN), **schedules._LINEAR}}
 }
@@ -254,8 +248,6 @@ def scheduler_goes_on(job: Job) -> None:
 
 
 _MANY, _MODULES, _USED, _GROUPS, _WIDTH = 400, 150, 8, 30, 16
-
-
 _FEW: Any = {"ranks": ("1", "2"), "precision": ("fp32", "bf16"), "accumulation": ("1", "2")}
 
 
@@ -323,7 +315,6 @@ def in_many_groups(job: Job) -> None:
 
 
 _SEVERAL = ("2", "3")
-
 
 # without plain PyTorch as the reference: nothing that patches make right, as several micro-batches or weight decay
 _WITHOUT: Any = {"reference": False, "accumulation": ("1",), "precision": ("fp32", "bf16", "fp16")}

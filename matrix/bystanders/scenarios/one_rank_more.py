@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Batch, Job
 
 _HERE: Any = {"ranks": ("2",), "precision": ("fp32", "bf16"), "partitioning": ("parameters persist",)}
-
-
 _EACH: Any = {**_HERE, "stage": "012"}
-
-
 _BEGINS, _STEPS = 3, 7
 
 

@@ -27,8 +27,6 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "Adagrad": {"lr": 0.01, "weight_decay": 0.1},
     "AdamW": {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True},
 }
-
-
 _PINNED = [
     *({"stage": stage, "ranks": ranks} for stage in "123" for ranks in "12"),
     *({"stage": stage, "offload": "optimizer"} for stage in "123"),
@@ -456,8 +454,6 @@ def muon_resumed(job: Job) -> None:
 
 
 _LAMB_PARAMS = {"lr": 1e-3, "weight_decay": 0.01}
-
-
 _LAMB: Any = {"reference": False, "stage": "0", "precision": ("fp32",), "ranks": ("1",), "optimizer": ("SGD",)}
 
 

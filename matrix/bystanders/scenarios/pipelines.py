@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _STEPS = 3
-
-
 _FITS: Any = {
     "stage": "01",
     "offload": ("none",),
@@ -254,8 +252,6 @@ def pipeline_with_a_tied_layer(job: Job) -> None:
 
 
 _TOKENS, _ROWS, _MORE, _WIDTH = 9, 10, 12, 8
-
-
 _FITS_UNIVERSAL: Any = {
     "stage": "1",
     "offload": ("none",),

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # releases before 0.17.2 gather in fp32; plain PyTorch is in fp32 throughout
 _HERE: Any = {"stage": "3", "precision": ("fp32",), "reference": False}
-
-
 _BF16 = {"enabled": True, "dtype": "bfloat16"}
 
 
@@ -30,11 +28,7 @@ def autocast_in_bf16(job: Job) -> None:
 
 
 _FP16 = {"stage": "1", "precision": "fp16"}
-
-
 _OVERLAP = {**_FP16, "overlap_comm": "true"}
-
-
 _PINNED = [
     *({**_FP16, "ranks": ranks, "accumulation": micros} for ranks in "12" for micros in "13"),
     *({**_OVERLAP, "ranks": ranks, "accumulation": micros} for ranks in "12" for micros in "13"),
@@ -52,8 +46,6 @@ def accumulated_in_fp32(job: Job) -> None:
 
 
 _OFFLOADED: Any = {"stage": "3", "offload": ("optimizer", "optimizer, param"), "precision": ("bf16", "fp16")}
-
-
 _HALF = {"stage": "3", "offload": "optimizer", "precision": "bf16", "accumulation": "2", "clipping": "on"}
 
 
@@ -113,8 +105,6 @@ def loaded_in_parts_in_fp32(job: Job) -> None:
 
 
 _FUSED: Any = {"stage": "0", "precision": ("fp16", "bf16"), "optimizer": ("client's AdamW",)}
-
-
 _FUSED_PINNED = [{"precision": "fp16", "optimizer": "client's AdamW"}]
 
 

@@ -14,17 +14,9 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _SCHEDULED_STEPS, _WARMUP, _TOTAL = 6, 2, 8
-
-
 _LINEAR = {"warmup_num_steps": _WARMUP, "warmup_type": "linear"}
-
-
 _COSINE = {"total_num_steps": _TOTAL, "warmup_min_ratio": 0.2, "cos_min_ratio": 0.1, **_LINEAR}
-
-
 _OWN = (0.05, 0.02)  # the groups' own rates
-
-
 _FITS: Any = {"precision": ("fp32", "bf16"), "optimizer": ("SGD", "client's SGD", "AdamW", "client's AdamW")}
 
 
@@ -161,8 +153,6 @@ def cosine_begun_in_the_middle(job: Job) -> None:
 
 
 _LOW, _HIGH, _FIRST, _SECOND = 0.01, 0.05, 2, 3
-
-
 _STEPS = 6
 
 
@@ -216,8 +206,6 @@ def one_cycle_in_stairs(job: Job) -> None:
 
 
 _TENSOR_STEPS, _SAVED = 6, 3
-
-
 _TENSORS: Any = {"stage": "012", "precision": ("fp32", "bf16"), "optimizer": ("client's SGD",)}
 
 
@@ -325,10 +313,7 @@ def tensor_rates_cosine(job: Job) -> None:
 
 
 _LEAST, _MOST, _STEP = 4, 16, 4
-
-
 _LENGTHENED: Any = {"stage": "03", "pinned": [{"stage": "0"}]}
-
 
 # the sampler knows nothing of stages; where ranks pad their part of the weights, no two runs are the same
 _DRAWN: Any = {"reference": False, "stage": "0", "precision": ("fp32",), "pinned": [{"stage": "0"}]}

@@ -196,8 +196,6 @@ _DIVIDED: Any = {
     **{"stage": "0", "precision": ("fp32",), "ranks": ("2",), "accumulation": ("1",), "clipping": ("off",)},
     "optimizer": ("SGD",),
 }
-
-
 _SAMPLES, _WHOLE_LENGTH, _HEADS, _SIZE = 2, 8, 4, 4
 
 
@@ -268,8 +266,6 @@ _HERE: Any = {
     **{"clipping": ("off",), "optimizer": ("SGD",), "overlap_comm": ("unset",), "buckets": ("large",)},
     "partitioning": ("parameters persist",),
 }
-
-
 _BATCHES, _LENGTH = 3, 8
 
 
@@ -383,8 +379,6 @@ def tiled_logits(job: Job) -> None:
 
 
 _TILES, _WORDS, _TILED_LENGTH = 2, 6, 8
-
-
 _FITS: Any = {"precision": ("fp32", "bf16")}
 
 

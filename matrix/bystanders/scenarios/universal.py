@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 _ADAM = ("AdamW", "client's AdamW")  # with ZeRO-3 DeepSpeed looks for its moments
-
-
 _ZERO: Any = {"stage": "123", "optimizer": _ADAM}
-
-
 _UNIVERSAL = {"load_universal": True}
 
 
@@ -191,8 +187,6 @@ def _counted(job: Job) -> Any:
 
 
 _ELASTIC: Any = {"zero_optimization": {"elastic_checkpoint": True}}
-
-
 _ONE_OR_TWO: Any = {"stage": "12", "offload": ("none",), "optimizer": ("client's SGD",)}
 
 
@@ -315,8 +309,6 @@ def _converted(job: Job, engine: Any) -> dict[str, Any]:
 
 
 _UP_TO_TWO: Any = {"stage": "12", "optimizer": ("AdamW", "client's AdamW")}
-
-
 _WHOLE_FILES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
@@ -434,8 +426,6 @@ _FITS: Any = {
     "optimizer": ("AdamW",),
     "partitioning": ("parameters persist",),
 }
-
-
 _ROUND_BY_MPU: Any = {**_FITS, "ranks": ("2",), "accumulation": ("1",), "precision": ("fp32",)}
 
 

@@ -266,8 +266,6 @@ def frozen_in_parts(job: Job) -> None:
 
 
 _MOVED: Any = {"stage": "3", "offload": ("none",), "optimizer": ("client's AdamW",)}
-
-
 _PINNED = [{"stage": "3", "optimizer": "client's AdamW"}]
 
 
