@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -177,9 +177,8 @@ def forwards_first(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario(
-    "before each step, inputs are moved along their gradient from torch.autograd.grad", precision=["fp32", "bf16"]
-)
+@scenario("before each step, inputs are moved along their gradient from torch.autograd.grad")
+@settings(precision=["fp32", "bf16"])
 def adversarial_inputs(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -212,9 +211,8 @@ def gradient_penalty(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario(
-    "the gradient norm of a held-out batch is read with torch.autograd.grad", stage="012", precision=["fp32", "bf16"]
-)
+@scenario("the gradient norm of a held-out batch is read with torch.autograd.grad")
+@settings(stage="012", precision=["fp32", "bf16"])
 def norm_of_another_batch(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -233,9 +231,8 @@ def _by_hand(job: Job, engine: Any, loss: Any) -> None:
         engine.scale(loss).backward()
 
 
-@scenario(
-    "loss.backward() instead of engine.backward()", stage="123", works_around=("dict_output_double_scaling_direct",)
-)
+@scenario("loss.backward() instead of engine.backward()")
+@settings(stage="123", works_around=("dict_output_double_scaling_direct",))
 def by_hand(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import engines, optimizers
 
 if TYPE_CHECKING:
@@ -92,9 +92,8 @@ def warm_start(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), module_only=True)
 
 
-@scenario(
-    "a new engine loads a checkpoint without the optimizer's states", works_around=("zero3_load_module_only_unsaid",)
-)
+@scenario("a new engine loads a checkpoint without the optimizer's states")
+@settings(works_around=("zero3_load_module_only_unsaid",))
 def resumed_without_optimizer(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), optimizer=False)
 
@@ -121,11 +120,8 @@ def resumed_twice(job: Job) -> None:
     job.train(engine, 3)
 
 
-@scenario(
-    "weights, views of them, a shared one and a tensor of the CPU are copied to be saved, and training goes on",
-    pinned=[{"stage": "2", "precision": "bf16"}, {"stage": "1", "offload": "optimizer"}],
-    stage="012",
-)
+@scenario("weights, views of them, a shared one and a tensor of the CPU are copied to be saved, and training goes on")
+@settings(pinned=[{"stage": "2", "precision": "bf16"}, {"stage": "1", "offload": "optimizer"}], stage="012")
 def copied_to_save(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(2):
@@ -154,20 +150,16 @@ def _copy(job: Job, clone: Any, weights: dict[str, Any]) -> None:
 _ONCE: Any = {"accumulation": ("1",), "partitioning": ("all",)}
 
 
-@scenario(
-    "ZeRO++ hpZ, in nodes of two ranks, resumes from a checkpoint",
-    pinned=[{"stage": "3", "partitioning": "all"}],
-    **{**engines._FITS, **_ONCE, "ranks": ("2",)},
-)
+@scenario("ZeRO++ hpZ, in nodes of two ranks, resumes from a checkpoint")
+@settings(pinned=[{"stage": "3", "partitioning": "all"}], **{**engines._FITS, **_ONCE, "ranks": ("2",)})
 def hpz_resumed(job: Job) -> None:
     config = engines._hpz(2)
     job.resume(lambda seed: job.engine(engines._model(job, seed), zero_optimization=config))
 
 
-@scenario(
-    "ZeRO-3 that averages gradients by all-reduce resumes from a checkpoint",
-    pinned=[{"stage": "3", "precision": "bf16", "partitioning": "all"}],
-    **{**_ONCE, "stage": "3", "ranks": ("2",)},
+@scenario("ZeRO-3 that averages gradients by all-reduce resumes from a checkpoint")
+@settings(
+    pinned=[{"stage": "3", "precision": "bf16", "partitioning": "all"}], **{**_ONCE, "stage": "3", "ranks": ("2",)}
 )
 def all_reduced_resumed(job: Job) -> None:
     def make(seed: int) -> Any:
@@ -181,11 +173,8 @@ def twin_flow_resumed(job: Job) -> None:
     job.resume(lambda seed: optimizers._engine(job, job.MLP(seed=seed)))
 
 
-@scenario(
-    "1-bit LAMB resumes from a checkpoint",
-    pinned=[{"ranks": "1"}],
-    **{**optimizers._LAMB, "accumulation": ("1",), "clipping": ("off",)},
-)
+@scenario("1-bit LAMB resumes from a checkpoint")
+@settings(pinned=[{"ranks": "1"}], **{**optimizers._LAMB, "accumulation": ("1",), "clipping": ("off",)})
 def onebit_lamb_resumed(job: Job) -> None:
     sys.modules.setdefault("cupy", ModuleType("cupy"))  # nothing of it is used but its name
     params = {**optimizers._LAMB_PARAMS, "freeze_step": 3}
@@ -233,20 +222,16 @@ def _resume(job: Job, name: str, state_of: Any) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed), optimizer=lambda given: Scaled(given, lr=0.05), **elastic))
 
 
-@scenario(
-    "elastic_checkpoint with an optimizer that keeps one number for all weights",
-    pinned=[{"stage": "1", "optimizer": "client's SGD"}],
-    **_FITS,
-)
+@scenario("elastic_checkpoint with an optimizer that keeps one number for all weights")
+@settings(pinned=[{"stage": "1", "optimizer": "client's SGD"}], **_FITS)
 def elastic_one_number(job: Job) -> None:
     _resume(job, "largest", lambda gradient: gradient.abs().max().reshape(1))
 
 
 @scenario(
-    "elastic_checkpoint with an optimizer that keeps one number per three weights, as 8-bit optimizers do per block",
-    pinned=[{"stage": "2", "optimizer": "client's SGD"}],
-    **_FITS,
+    "elastic_checkpoint with an optimizer that keeps one number per three weights, as 8-bit optimizers do per block"
 )
+@settings(pinned=[{"stage": "2", "optimizer": "client's SGD"}], **_FITS)
 def elastic_blocks(job: Job) -> None:
     def largest(gradient: Any) -> Any:
         padded = job.torch.nn.functional.pad(gradient.abs().flatten(), (0, -gradient.numel() % _BLOCK))
@@ -263,9 +248,8 @@ def exported(job: Job) -> None:
     _written_out(job, job.MLP())
 
 
-@scenario(
-    "the fp32 weights of a model that is half frozen are exported", pinned=[{"stage": "2"}, {"stage": "3"}], **_ZERO
-)
+@scenario("the fp32 weights of a model that is half frozen are exported")
+@settings(pinned=[{"stage": "2"}, {"stage": "3"}], **_ZERO)
 def exported_frozen(job: Job) -> None:
     model = job.MLP()
     model.blocks[0].requires_grad_(False)
@@ -321,12 +305,8 @@ def _saved(job: Job, model: Any) -> Any:
     return engine
 
 
-@scenario(
-    "the fp32 weights of a checkpoint are read into a dict, without a file",
-    pinned=[{"stage": "2"}],
-    stage="123",
-    works_around=("zero_to_fp32_uninitialized",),
-)
+@scenario("the fp32 weights of a checkpoint are read into a dict, without a file")
+@settings(pinned=[{"stage": "2"}], stage="123", works_around=("zero_to_fp32_uninitialized",))
 def exported_into_a_dict(job: Job) -> None:
     engine = _saved(job, job.MLP())
     written: Any = {}

@@ -7,18 +7,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import experts
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Batch, Job
 
 
-@scenario(
-    "ZeRO-3 averages gradients by all-reduce",
-    pinned=[{"stage": "3"}, {"stage": "3", "precision": "bf16"}, {"stage": "3", "precision": "fp16"}],
-    stage="3",
-)
+@scenario("ZeRO-3 averages gradients by all-reduce")
+@settings(pinned=[{"stage": "3"}, {"stage": "3", "precision": "bf16"}, {"stage": "3", "precision": "fp16"}], stage="3")
 def all_reduced(job: Job) -> None:
     """Of sizes that ranks share without padding, whose bits differ between runs."""
     nn = job.torch.nn
@@ -112,23 +109,14 @@ _EXPERTS: Any = {
 }
 
 
-@scenario(
-    "experts on each rank, reduced to their owner",
-    ranks=("2", "4"),
-    pinned=[{"stage": "2"}],
-    works_around=("zero12_experts_reduced_to_other_rank",),
-    **_EXPERTS,
-)
+@scenario("experts on each rank, reduced to their owner")
+@settings(ranks=("2", "4"), pinned=[{"stage": "2"}], works_around=("zero12_experts_reduced_to_other_rank",), **_EXPERTS)
 def experts_reduced_to_owner(job: Job) -> None:
     experts._trained_apart(job, 1, **_OFF)
 
 
-@scenario(
-    "experts on two of four ranks, reduced to their owner",
-    ranks=("4",),
-    pinned=[{"stage": "2", "ranks": "4"}],
-    **_EXPERTS,
-)
+@scenario("experts on two of four ranks, reduced to their owner")
+@settings(ranks=("4",), pinned=[{"stage": "2", "ranks": "4"}], **_EXPERTS)
 def shared_experts_reduced_to_owner(job: Job) -> None:
     experts._trained_apart(job, 2, **_OFF)
 
@@ -136,13 +124,13 @@ def shared_experts_reduced_to_owner(job: Job) -> None:
 _NO_TIMER: dict[str, Any] = {"throughput": {"enabled": False}}
 
 
-@scenario(
-    "nothing makes the host wait between a step and the next forward pass",
+@scenario("nothing makes the host wait between a step and the next forward pass")
+@settings(
     pinned=[
         {"stage": "3", "precision": "bf16", "accumulation": "2", "partitioning": "all"},
         {"stage": "3", "clipping": "on"},
         {"stage": "3", "ranks": "1", "partitioning": "all"},
-    ],
+    ]
 )
 def not_waited_for(job: Job) -> None:
     engine = job.engine(job.MLP(), timers=_NO_TIMER)
@@ -181,8 +169,8 @@ def rank_without_gradient(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario(
-    "a pass without gradients before each backward pass; the input needs a gradient on rank 0 only",
+@scenario("a pass without gradients before each backward pass; the input needs a gradient on rank 0 only")
+@settings(
     pinned=[{"stage": "3", "accumulation": "2", "partitioning": "all"}],
     stage="3",
     offload=("none",),
@@ -254,8 +242,8 @@ class _Quantizer:
         return (quantized.view(scales.numel(), -1).half() * scales.view(-1, 1).half()).view(quantized.shape)
 
 
-@scenario(
-    "ZeRO++ hpZ with quantized weights",
+@scenario("ZeRO++ hpZ with quantized weights")
+@settings(
     pinned=[{"stage": "3", "precision": "fp16", "ranks": "4", "partitioning": "all"}],
     reference=False,
     stage="3",

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -184,18 +184,14 @@ def torch_muon(job: Job) -> None:
 
 
 # where dsfix has nothing partitioned for them, and DeepSpeed neither: plain PyTorch is the reference
-@scenario(
-    "LARS in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply",
-    pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation"}], release="0.18.3", **_WHOLE,
-)  # fmt: skip
+@scenario("LARS in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply")
+@settings(pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation"}], release="0.18.3", **_WHOLE)
 def lars_unpartitioned(job: Job) -> None:
     _train(job, functools.partial(_made, job, _lars))
 
 
-@scenario(
-    "a subclass of AdamW in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply",
-    pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation", "ranks": "1"}], release="0.18.3", **_WHOLE,
-)  # fmt: skip
+@scenario("a subclass of AdamW in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply")
+@settings(pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation", "ranks": "1"}], release="0.18.3", **_WHOLE)
 def subclass_unpartitioned(job: Job) -> None:
     class Clipped(job.torch.optim.AdamW):  # type: ignore[name-defined,misc]
         """Clips the gradient of each parameter by itself."""
@@ -238,10 +234,8 @@ def rates_of_elements(job: Job) -> None:
 
 
 # DeepSpeed replaces it by torch's own, with ZeRO
-@scenario(
-    "a subclass of torch's Adagrad with a momentum", pinned=_PINNED[::2], reference=False, stage="012",
-    **{**_FITS, "accumulation": ("1",)},
-)  # fmt: skip
+@scenario("a subclass of torch's Adagrad with a momentum")
+@settings(pinned=_PINNED[::2], reference=False, stage="012", **{**_FITS, "accumulation": ("1",)})
 def own_adagrad(job: Job) -> None:
     class Adagrad(job.torch.optim.Adagrad):  # type: ignore[name-defined,misc]
         def __init__(self, given: Any, **options: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -114,12 +114,8 @@ def discarded_by_hand(job: Job) -> None:
     _whole(job, _by_hand)
 
 
-@scenario(
-    "a bad batch is discarded by setting every .grad but the head's to None",
-    stage="12",
-    precision=("fp32",),
-    reference=False,
-)
+@scenario("a bad batch is discarded by setting every .grad but the head's to None")
+@settings(stage="12", precision=("fp32",), reference=False)
 def some_discarded_by_hand(job: Job) -> None:
     _whole(job, _some_by_hand)
 

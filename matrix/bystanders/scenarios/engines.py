@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -29,8 +29,8 @@ def _model(job: Job, seed: int = 0) -> Any:
     return job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 4))
 
 
-@scenario(
-    "ZeRO++ hpZ, in nodes of two ranks",
+@scenario("ZeRO++ hpZ, in nodes of two ranks")
+@settings(
     pinned=[{"stage": "3", "partitioning": "all"}, {"stage": "3", "ranks": "4", "partitioning": "all"}],
     works_around=("hpz_second_copy_partly_written",),
     **_FITS,
@@ -75,12 +75,8 @@ def hpz_in_init(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "ZeRO++ hpZ, and a second zero.Init with nodes of another size",
-    reference=False,
-    pinned=[{"stage": "3", "ranks": "4"}],
-    **{**_FITS, "ranks": ("4",)},
-)
+@scenario("ZeRO++ hpZ, and a second zero.Init with nodes of another size")
+@settings(reference=False, pinned=[{"stage": "3", "ranks": "4"}], **{**_FITS, "ranks": ("4",)})
 def hpz_of_another_size(job: Job) -> None:
     _made(job, _model(job), 2)
     try:
@@ -237,8 +233,8 @@ _COUNTED = 1
 
 
 # the counts of a step's second micro-batch are wrong through 0.19.5
-@scenario(
-    "the flops profiler counts the second step",
+@scenario("the flops profiler counts the second step")
+@settings(
     pinned=[{"stage": "0"}, {"stage": "3", "partitioning": "all"}],
     stage="013",
     precision=("fp32", "bf16"),

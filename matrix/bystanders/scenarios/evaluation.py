@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import discarding
 
 if TYPE_CHECKING:
@@ -358,9 +358,8 @@ def checkpointed_in_evaluation_mode(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "the input passes through a frozen part in evaluation mode, which needs no gradient", pinned=[_ALL], stage="3"
-)
+@scenario("the input passes through a frozen part in evaluation mode, which needs no gradient")
+@settings(pinned=[_ALL], stage="3")
 def encoder_in_evaluation_mode(job: Job) -> None:
     model = job.model(
         lambda self, x: self.head(self.above(self.part(x))),
@@ -479,25 +478,19 @@ def first_pass_by_module(job: Job) -> None:
 
 
 # with ZeRO-2 DeepSpeed keeps what it has reduced, except before 0.19.0 with offload, by a bug
-@scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded with the optimizer's zero_grad()",
-    pinned=_TWO, reference=False, stage="2", **_ONE,
-)  # fmt: skip
+@scenario("ZeRO-2: the first of two passes, not at the boundary, is discarded with the optimizer's zero_grad()")
+@settings(pinned=_TWO, reference=False, stage="2", **_ONE)
 def first_pass_zero2_by_optimizer(job: Job) -> None:
     _first_pass(job, discarding._by_optimizer)
 
 
-@scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded with module.zero_grad()",
-    pinned=_TWO, reference=False, stage="2", **_ONE,
-)  # fmt: skip
+@scenario("ZeRO-2: the first of two passes, not at the boundary, is discarded with module.zero_grad()")
+@settings(pinned=_TWO, reference=False, stage="2", **_ONE)
 def first_pass_zero2_by_module(job: Job) -> None:
     _first_pass(job, discarding._by_module)
 
 
-@scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded by setting every .grad to None",
-    pinned=_TWO, reference=False, stage="2", **_ONE,
-)  # fmt: skip
+@scenario("ZeRO-2: the first of two passes, not at the boundary, is discarded by setting every .grad to None")
+@settings(pinned=_TWO, reference=False, stage="2", **_ONE)
 def first_pass_zero2_by_hand(job: Job) -> None:
     _first_pass(job, discarding._by_hand)

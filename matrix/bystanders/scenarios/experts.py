@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -87,12 +87,8 @@ def _trained(job: Job, model: Any) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "top-1 routing, with capacity for all tokens",
-    pinned=[{"stage": "1"}],
-    works_around=("zero12_experts_gradients_too_large",),
-    **_FITS,
-)
+@scenario("top-1 routing, with capacity for all tokens")
+@settings(pinned=[{"stage": "1"}], works_around=("zero12_experts_gradients_too_large",), **_FITS)
 def experts_best(job: Job) -> None:
     _trained(job, _model(job, 1, _EXPERTS))
 
@@ -102,8 +98,8 @@ def experts_two(job: Job) -> None:
     _trained(job, _model(job, 2, _EXPERTS))
 
 
-@scenario(
-    "top-3 routing, with capacity for all tokens",
+@scenario("top-3 routing, with capacity for all tokens")
+@settings(
     pinned=[{"stage": "0"}, {"stage": "2", "precision": "bf16", "ranks": "1"}],
     works_around=("moe_topk_probs_drops_routes",),
     **_FITS,
@@ -159,9 +155,8 @@ def _trained_apart(job: Job, ep_size: int, **more: Any) -> None:
             job.note(f"step {step}: movement of {name}", parameter - initial[name].cpu())
 
 
-@scenario(
-    "experts on two ranks, without ZeRO", pinned=[{"clipping": "on"}, {"ranks": "4", "clipping": "on"}, {}], **_APART
-)
+@scenario("experts on two ranks, without ZeRO")
+@settings(pinned=[{"clipping": "on"}, {"ranks": "4", "clipping": "on"}, {}], **_APART)
 def experts_of_two_ranks(job: Job) -> None:
     _trained_apart(job, 2)
 
@@ -259,12 +254,8 @@ def experts_of_each_rank_resumed(job: Job) -> None:
     _resumed(job, 1)
 
 
-@scenario(
-    "experts on two ranks, resumed without ZeRO and without the optimizer's states",
-    pinned=[{}],
-    works_around=("moe_fp32_resume",),
-    **_RESUMED,
-)
+@scenario("experts on two ranks, resumed without ZeRO and without the optimizer's states")
+@settings(pinned=[{}], works_around=("moe_fp32_resume",), **_RESUMED)
 def experts_resumed_without_optimizer(job: Job) -> None:
     _resumed(job, 2, optimizer=False)
 
@@ -340,8 +331,8 @@ def experts_of_tutel(job: Job) -> None:
     _trained(job, _model_tutel(job))
 
 
-@scenario(
-    "Tutel dispatches tokens to experts of two tensor-parallel ranks, with capacity for all",
+@scenario("Tutel dispatches tokens to experts of two tensor-parallel ranks, with capacity for all")
+@settings(
     pinned=[{"stage": "0"}],
     **{**_TOP_1, "stage": "0", "ranks": ("2",), "accumulation": ("1",), "optimizer": ("SGD",), "clipping": ("off",)},
 )
@@ -403,9 +394,8 @@ def two_of_experts_undropped(job: Job) -> None:
     _without_noise(job, lambda: _trained(job, _undropped(job, 1, capacity_factor=0.5, drop_tokens=False)))
 
 
-@scenario(
-    "top-2 routing to experts of two tensor-parallel ranks, no token is dropped", pinned=[{"stage": "0"}], **_FORWARD
-)
+@scenario("top-2 routing to experts of two tensor-parallel ranks, no token is dropped")
+@settings(pinned=[{"stage": "0"}], **_FORWARD)
 def two_of_experts_undropped_tensor_parallel(job: Job) -> None:
     from dsfix.lab.experts import tensor_parallel
     from dsfix.lab.models import regression_batch

@@ -7,7 +7,7 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -106,18 +106,14 @@ _PASSED: Any = {
 }
 
 
-@scenario(
-    "the stages of a pipeline pass a float tensor and indices",
-    pinned=[{"ranks": "4", "accumulation": "2"}],
-    ranks=("2", "4"),
-    **_FITS,
-)
+@scenario("the stages of a pipeline pass a float tensor and indices")
+@settings(pinned=[{"ranks": "4", "accumulation": "2"}], ranks=("2", "4"), **_FITS)
 def pipeline_indices(job: Job) -> None:
     _trained(job, "indices")
 
 
-@scenario(
-    "the stages of a pipeline pass two float tensors, which both have gradients, and indices",
+@scenario("the stages of a pipeline pass two float tensors, which both have gradients, and indices")
+@settings(
     works_around=("pipeline_receive_buffer_dtype",),
     pinned=[{"ranks": "4", "stage": "1", "accumulation": "2"}],
     ranks=("2", "4"),
@@ -132,8 +128,8 @@ def pipeline_indices_between(job: Job) -> None:
     _trained(job, "float, indices, float")
 
 
-@scenario(
-    "the stages of a pipeline pass a boolean mask, as DeepSpeed's GPT-2 does",
+@scenario("the stages of a pipeline pass a boolean mask, as DeepSpeed's GPT-2 does")
+@settings(
     works_around=("pipeline_float_without_gradient",),
     pinned=[{"ranks": "4", "accumulation": "2"}],
     ranks=("2", "4"),
@@ -143,22 +139,14 @@ def pipeline_mask(job: Job) -> None:
     _trained(job, "mask", stages="GPT2ModelPipe")
 
 
-@scenario(
-    "the micro-batches of a pipeline have different sizes",
-    pinned=[{"ranks": "4", "accumulation": "3"}],
-    ranks=("2", "4"),
-    **_FITS,
-)
+@scenario("the micro-batches of a pipeline have different sizes")
+@settings(pinned=[{"ranks": "4", "accumulation": "3"}], ranks=("2", "4"), **_FITS)
 def pipeline_sizes(job: Job) -> None:
     _trained(job, "floats, indices", rows=(4, 2, 6), dynamic_shape=True)
 
 
-@scenario(
-    "the stages of a pipeline compute their forward pass again, and pass a float mask, which gets a gradient",
-    pinned=[{"ranks": "2", "accumulation": "2"}],
-    ranks=("2", "4"),
-    **_FITS,
-)
+@scenario("the stages of a pipeline compute their forward pass again, and pass a float mask, which gets a gradient")
+@settings(pinned=[{"ranks": "2", "accumulation": "2"}], ranks=("2", "4"), **_FITS)
 def pipeline_float_mask(job: Job) -> None:
     _trained(job, "float mask", recomputed=True, activation_checkpoint_interval=1)
 
@@ -271,12 +259,8 @@ def rotary_embedding(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "rotary embeddings whose results have the dtype of the frequencies, with half frequencies, or of other code",
-    pinned=[{**_BF16, "stage": "3"}],
-    stage="03",
-    **_HALF,
-)
+@scenario("rotary embeddings whose results have the dtype of the frequencies, with half frequencies, or of other code")
+@settings(pinned=[{**_BF16, "stage": "3"}], stage="03", **_HALF)
 def rotary_embeddings_of_other_kinds(job: Job) -> None:
     half, other = _rotary(job, dtype=job.dtype), _rotary(job, module="others")
     for rotary in (_table(job, _rotary(job)), half, other):
@@ -285,12 +269,8 @@ def rotary_embeddings_of_other_kinds(job: Job) -> None:
             job.train(engine, step)
 
 
-@scenario(
-    "a new engine resumes from a checkpoint with frequencies in half precision",
-    pinned=[{**_BF16, "stage": "2"}],
-    stage="023",
-    **_HALF,
-)
+@scenario("a new engine resumes from a checkpoint with frequencies in half precision")
+@settings(pinned=[{**_BF16, "stage": "2"}], stage="023", **_HALF)
 def resumed_with_half_frequencies(job: Job) -> None:
     def make(number: int) -> Any:
         engine = job.engine(_attention(job, _rotary(job, persistent=True), 1))
@@ -317,9 +297,8 @@ def _normalized(job: Job) -> None:
         job.bits(name, buffer)
 
 
-@scenario(
-    "BatchNorm in training and in evaluation, in half precision", pinned=[{**_BF16, "stage": "1"}], stage="13", **_ALIKE
-)
+@scenario("BatchNorm in training and in evaluation, in half precision")
+@settings(pinned=[{**_BF16, "stage": "1"}], stage="13", **_ALIKE)
 def batch_norm(job: Job) -> None:
     _normalized(job)
 
@@ -329,12 +308,8 @@ def batch_norm_in_fp32(job: Job) -> None:
     _normalized(job)
 
 
-@scenario(
-    "buffers that the model adds to half activations, and a quantized layer",
-    pinned=[{**_BF16, "stage": "3"}],
-    stage="23",
-    **_ALIKE,
-)
+@scenario("buffers that the model adds to half activations, and a quantized layer")
+@settings(pinned=[{**_BF16, "stage": "3"}], stage="23", **_ALIKE)
 def buffers_of_many_kinds(job: Job) -> None:
     torch, nn = job.torch, job.torch.nn
     torch.manual_seed(0)

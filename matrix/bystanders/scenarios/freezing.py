@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -36,9 +36,8 @@ def by_turns(job: Job) -> None:
         job.train(engine, step, lambda batch: job.loss(engine, batch, True))
 
 
-@scenario(
-    "two halves are trained alternately, without momentum and weight decay", pinned=_ONE_RANK[::2], optimizer=["SGD"]
-)
+@scenario("two halves are trained alternately, without momentum and weight decay")
+@settings(pinned=_ONE_RANK[::2], optimizer=["SGD"])
 def by_turns_without_memory(job: Job) -> None:
     engine = job.engine(job.Branches(), optimizer=_sgd(job))
     for step in range(6):
@@ -64,10 +63,8 @@ def block_wise(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "the first and last layers are always trained, plus one block that changes every second step, as in LISA",
-    pinned=_ONE_RANK,
-)
+@scenario("the first and last layers are always trained, plus one block that changes every second step, as in LISA")
+@settings(pinned=_ONE_RANK)
 def ends_and_one_block(job: Job) -> None:
     engine = job.engine(job.MLP(depth=4))
     for step in range(8):
@@ -150,9 +147,8 @@ def adapter_and_base_groups(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "a frozen target network is the student of two steps ago, copied by the script", pinned=_ONE_RANK, stage="012"
-)
+@scenario("a frozen target network is the student of two steps ago, copied by the script")
+@settings(pinned=_ONE_RANK, stage="012")
 def target_network(job: Job) -> None:
     student, target = job.MLP(), job.MLP()
     target.requires_grad_(False)
@@ -286,29 +282,20 @@ def by_ranks_in_turn(job: Job) -> None:
     _branches(job, lambda step, _: step % job.world_size == job.rank)
 
 
-@scenario(
-    "a branch is used only by rank 0's first micro-batch",
-    pinned=_OVERLAP,
-    stage="01",
-    ranks=_SEVERAL,
-    accumulation="23",
-)
+@scenario("a branch is used only by rank 0's first micro-batch")
+@settings(pinned=_OVERLAP, stage="01", ranks=_SEVERAL, accumulation="23")
 def by_one_rank_in_first_microbatch(job: Job) -> None:
     _branches(job, lambda _, micro: job.rank == 0 and micro == 0)
 
 
-@scenario(
-    "a branch is used by rank 0's first and the other ranks' last micro-batch",
-    stage="0",
-    ranks=_SEVERAL,
-    accumulation="23",
-)
+@scenario("a branch is used by rank 0's first and the other ranks' last micro-batch")
+@settings(stage="0", ranks=_SEVERAL, accumulation="23")
 def by_ranks_in_other_microbatches(job: Job) -> None:
     _branches(job, lambda _, micro: micro == 0 if job.rank == 0 else micro + 1 == job.accumulation)
 
 
-@scenario(
-    "a branch that the rank does not need is multiplied by zero, as scripts do for ZeRO-3",
+@scenario("a branch that the rank does not need is multiplied by zero, as scripts do for ZeRO-3")
+@settings(
     works_around=("bf16_zero1_norm_of_used", "zero12_offload_left_out_gradients", "zero1_overlap_left_out_microbatch"),
     ranks=_SEVERAL,
 )

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import backward, discarding
 
 if TYPE_CHECKING:
@@ -101,12 +101,8 @@ def sum_of_two(job: Job) -> None:
     _of_two(job, job.engine(job.MLP()), job.engine(job.MLP(seed=1)), _sum(job))
 
 
-@scenario(
-    "two engines that accumulate differently, the loss is the sum of their losses",
-    pinned=_ENGINES,
-    stage="123",
-    **_FITS,
-)
+@scenario("two engines that accumulate differently, the loss is the sum of their losses")
+@settings(pinned=_ENGINES, stage="123", **_FITS)
 def sum_of_two_paces(job: Job) -> None:
     _of_two(job, _engine(job, job.MLP(), 4), _engine(job, job.MLP(seed=1), 2), _sum(job))
 
@@ -116,9 +112,8 @@ def sum_by_the_second(job: Job) -> None:
     _of_two(job, _engine(job, job.MLP(), 4), _engine(job, job.MLP(seed=1), 3), _sum(job), by=1)
 
 
-@scenario(
-    "an engine that accumulates feeds one that does not; backward by the first", pinned=_ENGINES, stage="13", **_FITS
-)
+@scenario("an engine that accumulates feeds one that does not; backward by the first")
+@settings(pinned=_ENGINES, stage="13", **_FITS)
 def chain_by_the_encoder(job: Job) -> None:
     def loss(first: Any, second: Any, batch: Any) -> Any:
         return job.loss(second, (first(batch[0]), batch[1]))
@@ -165,11 +160,8 @@ def distilled(job: Job) -> None:
         job.train(student, step, loss)
 
 
-@scenario(
-    "a frozen reward model in an engine that accumulates differently; the gradient passes through it",
-    stage="01",
-    **_FITS,
-)
+@scenario("a frozen reward model in an engine that accumulates differently; the gradient passes through it")
+@settings(stage="01", **_FITS)
 def rewarded(job: Job) -> None:
     policy, reward = job.engine(_encoder(job)), _engine(job, job.MLP(seed=1), 4)
     for parameter in reward.module.parameters():
@@ -251,8 +243,8 @@ def layer_before(job: Job) -> None:
         layer.zero_grad()
 
 
-@scenario(
-    "fp16 without ZeRO, the script multiplies the loss by the loss scale",
+@scenario("fp16 without ZeRO, the script multiplies the loss by the loss scale")
+@settings(
     pinned=[{"precision": "fp16"}],
     works_around=("fp16_stage0_loss_unscaled",),
     stage="0",
@@ -269,12 +261,9 @@ def scaled_by_the_script(job: Job) -> None:
         )
 
 
-@scenario(
-    "the script multiplies the loss in the dictionary by the accumulation steps, by which it is divided twice",
-    pinned=[{"stage": "1", "accumulation": "2"}],
-    works_around=("dict_output_double_scaling",),
-    stage="12",
-    **_FITS,
+@scenario("the script multiplies the loss in the dictionary by the accumulation steps, by which it is divided twice")
+@settings(
+    pinned=[{"stage": "1", "accumulation": "2"}], works_around=("dict_output_double_scaling",), stage="12", **_FITS
 )
 def multiplied_by_the_script(job: Job) -> None:
     engine = job.engine(_with_two(job))
@@ -414,8 +403,8 @@ def first_discarded_by_hand(job: Job) -> None:
     _first(job, discarding._by_hand, _by_hand_if_there, _by_hand_to_zero, _deleted)
 
 
-@scenario("ZeRO-2: the first of two micro-batches is discarded in every way", reference=False, pinned=_FIRST[:1],
-          stage="2", accumulation=("2",))  # fmt: skip
+@scenario("ZeRO-2: the first of two micro-batches is discarded in every way")
+@settings(reference=False, pinned=_FIRST[:1], stage="2", accumulation=("2",))
 def first_discarded_zero2(job: Job) -> None:
     by_hand = (discarding._by_hand, _by_hand_if_there, _by_hand_to_zero, _deleted)
     _first(job, discarding._by_engine, discarding._by_module, _by_module_to_zero, _by_parts, *by_hand, after=0)
@@ -433,9 +422,13 @@ def looked_at_inside(job: Job) -> None:
         job.train(engine, step, backward=backward)
 
 
-@scenario("a branch is only used by first micro-batches that are discarded, the other by those that are trained",
-          stage="012", accumulation=("2",), precision=("fp32", "fp16"),
-          pinned=[{"stage": stage, "offload": "optimizer", "accumulation": "2"} for stage in "21"])  # fmt: skip
+@scenario("a branch is only used by first micro-batches that are discarded, the other by those that are trained")
+@settings(
+    stage="012",
+    accumulation=("2",),
+    precision=("fp32", "fp16"),
+    pinned=[{"stage": stage, "offload": "optimizer", "accumulation": "2"} for stage in "21"],
+)
 def branch_discarded(job: Job) -> None:
     engine = job.engine(job.model(lambda self, x, which: (self.first, self.second)[which](x),
                                   first=job.MLP(), second=job.MLP(seed=1)))  # fmt: skip

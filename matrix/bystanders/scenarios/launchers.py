@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -57,11 +57,8 @@ def _started(job: Job, label: str, arguments: Sequence[str], expected: Any = Non
         job.note(label, found)
 
 
-@scenario(
-    "the launcher on one machine, with devices that its count covers, or that are refused",
-    works_around=("launcher_visible_devices", "launcher_visible_devices_from_0_19_7"),
-    **_ALONE,
-)
+@scenario("the launcher on one machine, with devices that its count covers, or that are refused")
+@settings(works_around=("launcher_visible_devices", "launcher_visible_devices_from_0_19_7"), **_ALONE)
 def launched_here(job: Job) -> None:
     for visible, counted, options, devices in (
         ("", 4, "", _EVERY),
@@ -99,11 +96,8 @@ def _hosts(job: Job, *options: str) -> list[str]:
     return ["--hostfile", str(hostfile), "--force_multi", "--no_ssh_check", "--master_addr", "worker-0", *options]
 
 
-@scenario(
-    "the launcher on two machines, with hosts that are included by slots, excluded or limited",
-    works_around=("launcher_include_whole_host",),
-    **_ALONE,
-)
+@scenario("the launcher on two machines, with hosts that are included by slots, excluded or limited")
+@settings(works_around=("launcher_include_whole_host",), **_ALONE)
 def launched_on_hosts(job: Job) -> None:
     both = {"worker-0": _EVERY, "worker-1": _EVERY}
     for options, expected in (
@@ -249,11 +243,8 @@ def _handed_on(job: Job, home: str, current: str) -> dict[str, str]:
     return {name: found[name] for name in _NAMES if name in found}
 
 
-@scenario(
-    "the launcher on two machines, with a file of variables in the home directory, in the current one, in both",
-    works_around=("launcher_env_file_of_home",),
-    **_ALONE,
-)
+@scenario("the launcher on two machines, with a file of variables in the home directory, in the current one, in both")
+@settings(works_around=("launcher_env_file_of_home",), **_ALONE)
 def launched_with_files(job: Job) -> None:
     home, current = "OF_HOME=1\nOF_BOTH=home\n", "OF_JOB=2\nOF_BOTH=job\n"
     for label, texts, expected in (

@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Batch, Job
@@ -34,11 +34,8 @@ def _ordinary(job: Job, engine: Any) -> Callable[[Batch, bool], Any]:
     return lambda batch, more: job.loss(engine, batch)
 
 
-@scenario(
-    "rank 0 alone takes the gradient of its inputs before its backward pass, for a picture",
-    pinned=[{"stage": "3"}],
-    **_HERE,
-)
+@scenario("rank 0 alone takes the gradient of its inputs before its backward pass, for a picture")
+@settings(pinned=[{"stage": "3"}], **_HERE)
 def picture_of_one_rank(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -180,13 +177,9 @@ def zeroed_by_one_rank(job: Job) -> None:
     _train(job, engine, _ordinary(job, engine), zero)
 
 
-@scenario(
-    "rank 0 alone has a second backward pass through the graph of a micro-batch before the last",
-    stage="0",
-    accumulation="23",
-    pinned=[{"stage": "0", "accumulation": "2"}],
-    ranks=("2",),
-    precision=("fp32", "bf16"),
+@scenario("rank 0 alone has a second backward pass through the graph of a micro-batch before the last")
+@settings(
+    stage="0", accumulation="23", pinned=[{"stage": "0", "accumulation": "2"}], ranks=("2",), precision=("fp32", "bf16")
 )
 def two_passes_of_one_rank(job: Job) -> None:
     engine = job.engine(job.MLP())

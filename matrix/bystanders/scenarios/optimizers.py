@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import zero3
 
 if TYPE_CHECKING:
@@ -33,10 +33,8 @@ _PINNED = [
 ]
 
 
-@scenario(
-    "torch's optimizers with two groups, one after another", pinned=_PINNED, precision=("fp32",), optimizer=("SGD",),
-    clipping=("off",),
-)  # fmt: skip
+@scenario("torch's optimizers with two groups, one after another")
+@settings(pinned=_PINNED, precision=("fp32",), optimizer=("SGD",), clipping=("off",))
 def of_torch(job: Job) -> None:
     for name, options in _OPTIMIZERS.items():
         make = getattr(job.torch.optim, name)
@@ -331,8 +329,8 @@ def _batch() -> Any:
     return inputs[:1].repeat(32, 1), targets[:1].repeat(32, 1)
 
 
-@scenario(
-    "Muon in fp16 with gradients whose sum over the ranks, but not their mean, overflows fp16",
+@scenario("Muon in fp16 with gradients whose sum over the ranks, but not their mean, overflows fp16")
+@settings(
     reference=False,
     stage="12",
     offload=("none",),
@@ -367,8 +365,8 @@ def _plain(job: Job) -> Any:
     return lambda given: Muon(given, dict(_PARAMS))
 
 
-@scenario(
-    "Muon without ZeRO, in half precision",
+@scenario("Muon without ZeRO, in half precision")
+@settings(
     pinned=[{"precision": "bf16"}, {"precision": "fp16", "accumulation": "2", "clipping": "on"}],
     stage="0",
     precision=("bf16", "fp16"),
@@ -436,8 +434,8 @@ def _trained(job: Job, params: dict[str, Any], resumed: bool = False) -> None:
             job.bits(f"step {step}: {name}", parameter)
 
 
-@scenario(
-    "Muon, and Adam for the biases",
+@scenario("Muon, and Adam for the biases")
+@settings(
     works_around=("muon_reduce_scatter",),
     pinned=[{"stage": "1"}, {"stage": "2", "ranks": "4"}, {"stage": "2", "offload": "optimizer", "precision": "bf16"}],
     offload=("none",),

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -65,8 +65,8 @@ def half_offloaded(job: Job) -> None:
 _FITS: Any = {"stage": "0", "precision": ("fp32",)}
 
 
-@scenario(
-    "a job in fp32 without ZeRO resumes, and its successor resumes again",
+@scenario("a job in fp32 without ZeRO resumes, and its successor resumes again")
+@settings(
     pinned=[{"accumulation": "2"}, {"ranks": "1"}, {}, {"ranks": "1", "accumulation": "2", "optimizer": "AdamW"}],
     **_FITS,
 )
@@ -81,11 +81,8 @@ def resumed_twice_in_fp32(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "in fp32 without ZeRO the weights alone are loaded, then with what else there is, then all",
-    pinned=[{"optimizer": "AdamW"}, {"ranks": "1", "accumulation": "2", "optimizer": "client's AdamW"}],
-    **_FITS,
-)
+@scenario("in fp32 without ZeRO the weights alone are loaded, then with what else there is, then all")
+@settings(pinned=[{"optimizer": "AdamW"}, {"ranks": "1", "accumulation": "2", "optimizer": "client's AdamW"}], **_FITS)
 def loaded_in_parts_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(2):
@@ -141,13 +138,8 @@ def fused_adam_resumed(job: Job) -> None:
     job.resume(lambda seed: _engine(job, job.MLP(seed=seed)))
 
 
-@scenario(
-    "FusedAdam, and a loss that is nan",
-    pinned=_FUSED_PINNED,
-    stage="0",
-    precision=("fp16",),
-    optimizer=_FUSED["optimizer"],
-)
+@scenario("FusedAdam, and a loss that is nan")
+@settings(pinned=_FUSED_PINNED, stage="0", precision=("fp16",), optimizer=_FUSED["optimizer"])
 def fused_adam_nan_loss(job: Job) -> None:
     engine = _engine(job, job.MLP())
     for step in range(4):

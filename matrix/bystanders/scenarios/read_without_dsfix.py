@@ -10,7 +10,7 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import checkpoints, schedules, universal
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ class _Written:
         self._job.note("named", repr(sorted(self._named)))
 
 
-@scenario(
-    "checkpoints, weights and the config are written at each point of the training",
-    pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "1", "precision": "bf16"}, {"stage": "0", "precision": "fp16"}],
+@scenario("checkpoints, weights and the config are written at each point of the training")
+@settings(
+    pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "1", "precision": "bf16"}, {"stage": "0", "precision": "fp16"}]
 )
 def written_at_each_point(job: Job) -> None:
     engine, written = job.engine(job.MLP()), _Written(job)
@@ -96,12 +96,9 @@ def written_at_each_point(job: Job) -> None:
     written.note()
 
 
-@scenario(
-    "fp32 weights and a universal checkpoint are made of a checkpoint",
-    stage="123",
-    precision=("fp32", "bf16"),
-    optimizer=universal._ADAM,
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
+@scenario("fp32 weights and a universal checkpoint are made of a checkpoint")
+@settings(
+    stage="123", precision=("fp32", "bf16"), optimizer=universal._ADAM, pinned=[{"stage": "2", "optimizer": "AdamW"}]
 )
 def converted_and_read(job: Job) -> None:
     engine, written = job.engine(job.MLP()), _Written(job)
@@ -115,10 +112,8 @@ def converted_and_read(job: Job) -> None:
     written.note()
 
 
-@scenario(
-    "the module, the optimizer and the scale are pickled while the engine is used, and after its end",
-    pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "0", "optimizer": "client's AdamW"}],
-)
+@scenario("the module, the optimizer and the scale are pickled while the engine is used, and after its end")
+@settings(pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "0", "optimizer": "client's AdamW"}])
 def pickled_objects(job: Job) -> None:
     engine, written = job.engine(job.MLP()), _Written(job)
 
@@ -150,12 +145,9 @@ def pickled_objects(job: Job) -> None:
     written.note()
 
 
-@scenario(
-    "each of DeepSpeed's schedules is pickled, before a step, after some, and when it has been loaded",
-    stage="01",
-    precision=("fp32",),
-    optimizer=("client's SGD",),
-    pinned=[{"stage": "0", "optimizer": "client's SGD"}],
+@scenario("each of DeepSpeed's schedules is pickled, before a step, after some, and when it has been loaded")
+@settings(
+    stage="01", precision=("fp32",), optimizer=("client's SGD",), pinned=[{"stage": "0", "optimizer": "client's SGD"}]
 )
 def pickled_schedules(job: Job) -> None:
     written = _Written(job)
@@ -196,12 +188,8 @@ class _Own:
         self.steps = state["steps"]
 
 
-@scenario(
-    "schedulers of an optimizer with an empty group are pickled, beside it, and saved as part of a checkpoint",
-    precision=("fp32",),
-    optimizer=("client's SGD",),
-    pinned=[{"stage": "0", "optimizer": "client's SGD"}],
-)
+@scenario("schedulers of an optimizer with an empty group are pickled, beside it, and saved as part of a checkpoint")
+@settings(precision=("fp32",), optimizer=("client's SGD",), pinned=[{"stage": "0", "optimizer": "client's SGD"}])
 def pickled_with_an_empty_group(job: Job) -> None:
     written, make = _Written(job), job.torch.optim.lr_scheduler
     for number, kind in enumerate((_Own, make.ReduceLROnPlateau)):

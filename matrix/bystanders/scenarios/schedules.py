@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
@@ -65,11 +65,8 @@ def warmup_to_one_rate(job: Job) -> None:
     _scheduled(job, "WarmupLR", _LINEAR, (0.05, 0.05), _linear, 0)
 
 
-@scenario(
-    "each of two groups warms up to a rate from the config, and resumes from a checkpoint",
-    works_around=("warmup_group_rates",),
-    **_FITS,
-)
+@scenario("each of two groups warms up to a rate from the config, and resumes from a checkpoint")
+@settings(works_around=("warmup_group_rates",), **_FITS)
 def warmup_to_rates_named(job: Job) -> None:
     _scheduled(job, "WarmupLR", {"warmup_max_lr": list(_OWN), **_LINEAR}, _OWN, _linear, 3)
 
@@ -91,11 +88,8 @@ def cosine_of_one_group(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "a warm-up and a cosine with two groups resume from a checkpoint of the first step",
-    pinned=[{"stage": "2"}],
-    **_FITS,
-)
+@scenario("a warm-up and a cosine with two groups resume from a checkpoint of the first step")
+@settings(pinned=[{"stage": "2"}], **_FITS)
 def cosine_resumed_at_once(job: Job) -> None:
     _scheduled(job, "WarmupCosineLR", _COSINE, _OWN, _cosine, 1)
 
@@ -105,12 +99,8 @@ def cosine_resumed(job: Job) -> None:
     _scheduled(job, "WarmupCosineLR", _COSINE, _OWN, _cosine, 4)
 
 
-@scenario(
-    "the script steps DeepSpeed's cosine itself, reads its rates, and resumes from its state",
-    works_around=("warmup_cosine_first_step",),
-    pinned=[{"stage": "1"}],
-    **_FITS,
-)
+@scenario("the script steps DeepSpeed's cosine itself, reads its rates, and resumes from its state")
+@settings(works_around=("warmup_cosine_first_step",), pinned=[{"stage": "1"}], **_FITS)
 def cosine_by_hand(job: Job) -> None:
     engine = job.engine(job.MLP())
     optimizer = engine.optimizer
@@ -256,9 +246,8 @@ def tensor_rates_range_test(job: Job) -> None:
     _rates_trained(job, "LRRangeTest", params, lambda step, _: 0.02 * (1 + step / 2), _double(job))
 
 
-@scenario(
-    "rates that are tensors go up and down once", pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS
-)
+@scenario("rates that are tensors go up and down once")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS)
 def tensor_rates_one_cycle(job: Job) -> None:
     low, high = _LOW, _HIGH
     params = {
@@ -271,31 +260,22 @@ def tensor_rates_one_cycle(job: Job) -> None:
     _rates_trained(job, "OneCycle", params, lambda step, _: low + (high - low) * _share(step, 0), _double(job))
 
 
-@scenario(
-    "rates that are tensors of single precision warm up",
-    pinned=[{"optimizer": "client's SGD", "stage": "2"}],
-    **_TENSORS,
-)
+@scenario("rates that are tensors of single precision warm up")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "2"}], **_TENSORS)
 def tensor_rates_warmup(job: Job) -> None:
     params = {"warmup_max_lr": list(_OWN), **_LINEAR}
     _rates_trained(job, "WarmupLR", params, lambda step, own: own * _linear(step - 1), job.torch.tensor)
 
 
-@scenario(
-    "two groups have a tensor in common, and warm up to rates of their own",
-    pinned=[{"optimizer": "client's SGD"}],
-    **_TENSORS,
-)
+@scenario("two groups have a tensor in common, and warm up to rates of their own")
+@settings(pinned=[{"optimizer": "client's SGD"}], **_TENSORS)
 def tensor_rates_warmup_shared(job: Job) -> None:
     params = {"warmup_max_lr": list(_OWN), **_LINEAR}
     _rates_trained(job, "WarmupLR", params, lambda step, own: own * _linear(step - 1), _double(job), shared=True)
 
 
-@scenario(
-    "rates that are tensors of integers warm up and decay",
-    pinned=[{"optimizer": "client's SGD", "stage": "1"}],
-    **_TENSORS,
-)
+@scenario("rates that are tensors of integers warm up and decay")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS)
 def tensor_rates_of_integers(job: Job) -> None:
     params = {"total_num_steps": _TOTAL, "warmup_max_lr": list(_OWN), **_LINEAR}
     _rates_trained(
@@ -303,11 +283,8 @@ def tensor_rates_of_integers(job: Job) -> None:
     )
 
 
-@scenario(
-    "rates that are tensors warm up and follow a cosine",
-    pinned=[{"optimizer": "client's SGD", "stage": "1"}],
-    **_TENSORS,
-)
+@scenario("rates that are tensors warm up and follow a cosine")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS)
 def tensor_rates_cosine(job: Job) -> None:
     _rates_trained(job, "WarmupCosineLR", _COSINE, lambda step, own: own * _cosine(step - 1), _double(job))
 

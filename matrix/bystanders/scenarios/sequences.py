@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import evaluation
 
 if TYPE_CHECKING:
@@ -140,9 +140,8 @@ def own_teacher(job: Job) -> None:
         job.train(engine, step, loss)
 
 
-@scenario(
-    "both inputs of a pair go through the model before one loss, as in contrastive training", pinned=_FP32_SUMS[2:]
-)
+@scenario("both inputs of a pair go through the model before one loss, as in contrastive training")
+@settings(pinned=_FP32_SUMS[2:])
 def pairs(job: Job) -> None:
     engine = job.engine(job.MLP())
     mse = job.torch.nn.functional.mse_loss
@@ -240,8 +239,8 @@ def sequence_batch_first(job: Job) -> None:
         job.note(f"gradient of the {name}", _part(job, each.grad, 1) if job.plain else each.grad)
 
 
-@scenario("Ulysses' attention of one sample, batch-first and sequence-first, and its gradients",
-    works_around=("ulysses_attention_permuted",), **_DIVIDED)  # fmt: skip
+@scenario("Ulysses' attention of one sample, batch-first and sequence-first, and its gradients")
+@settings(works_around=("ulysses_attention_permuted",), **_DIVIDED)
 def sequence_of_one_sample(job: Job) -> None:
     for sequence, layout in enumerate(("sequence-first", "batch-first")):
         inputs, output = _attend(job, sequence, samples=1)
@@ -252,8 +251,8 @@ def sequence_of_one_sample(job: Job) -> None:
             job.note(f"{layout}: gradient of the {name}", gradient)
 
 
-@scenario("Ulysses' attention, sequence-first, evaluated by a script that gives the output its shape",
-    works_around=("ulysses_sequence_first_shape",), **_DIVIDED)  # fmt: skip
+@scenario("Ulysses' attention, sequence-first, evaluated by a script that gives the output its shape")
+@settings(works_around=("ulysses_sequence_first_shape",), **_DIVIDED)
 def sequence_first_evaluated(job: Job) -> None:
     with job.torch.no_grad():
         _, output = _attend(job, 0)
@@ -427,10 +426,7 @@ def loss_in_unequal_tiles(job: Job) -> None:
     _trained(job, 3)
 
 
-@scenario(
-    "an MLP is computed in tiles, with TiledMLP, on one rank",
-    pinned=[{"stage": "2", "ranks": "1"}, {"stage": "1", "ranks": "1", "overlap_comm": "true"}],
-    ranks=("1",),
-)
+@scenario("an MLP is computed in tiles, with TiledMLP, on one rank")
+@settings(pinned=[{"stage": "2", "ranks": "1"}, {"stage": "1", "ranks": "1", "overlap_comm": "true"}], ranks=("1",))
 def tiled_mlp_of_one_rank(job: Job) -> None:
     _steps(job, _tiled(job, 2))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 from matrix.bystanders.scenarios import engines, experts, pipelines
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def _universal(job: Job, make: Any, then: dict[str, Any] | None = None) -> None:
         job.resume(lambda number: make(number, configs[number]), lambda tag: _convert(job, tag))
 
 
-@scenario(
-    "training resumes from a universal checkpoint",
+@scenario("training resumes from a universal checkpoint")
+@settings(
     pinned=[{"stage": "3", "optimizer": "AdamW"}, {"stage": "1", "optimizer": "AdamW"}],
     works_around=("universal_checkpoint_weights_only",),
     **_ZERO,
@@ -65,11 +65,8 @@ def universal(job: Job) -> None:
     _universal(job, lambda seed, config: job.engine(job.MLP(seed=seed), **config))
 
 
-@scenario(
-    "a universal checkpoint with two groups that have equal settings",
-    pinned=[{"stage": "3", "optimizer": "AdamW", "ranks": "1"}],
-    **_ZERO,
-)
+@scenario("a universal checkpoint with two groups that have equal settings")
+@settings(pinned=[{"stage": "3", "optimizer": "AdamW", "ranks": "1"}], **_ZERO)
 def universal_two_groups(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
         model = job.MLP(seed=seed)
@@ -79,12 +76,8 @@ def universal_two_groups(job: Job) -> None:
     _universal(job, make)
 
 
-@scenario(
-    "a universal checkpoint is loaded into smaller sub-groups",
-    pinned=[{"stage": "3", "optimizer": "AdamW"}],
-    stage="3",
-    optimizer=_ADAM,
-)
+@scenario("a universal checkpoint is loaded into smaller sub-groups")
+@settings(pinned=[{"stage": "3", "optimizer": "AdamW"}], stage="3", optimizer=_ADAM)
 def universal_in_sub_groups(job: Job) -> None:
     _universal(
         job,
@@ -93,12 +86,8 @@ def universal_in_sub_groups(job: Job) -> None:
     )
 
 
-@scenario(
-    "a universal checkpoint of a model that is half frozen",
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
-    works_around=("universal_checkpoint_leaves_frozen",),
-    **_ZERO,
-)
+@scenario("a universal checkpoint of a model that is half frozen")
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW"}], works_around=("universal_checkpoint_leaves_frozen",), **_ZERO)
 def universal_frozen(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
         model = job.MLP(seed=seed)
@@ -160,16 +149,14 @@ def _on_other_ranks(job: Job, before: int, after: int) -> None:
         _steps(job, engine, after, range(2, 4))
 
 
-@scenario(
-    "one rank resumes from a universal checkpoint of two", pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND
-)
+@scenario("one rank resumes from a universal checkpoint of two")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND)
 def universal_on_fewer_ranks(job: Job) -> None:
     _on_other_ranks(job, 2, 1)
 
 
-@scenario(
-    "two ranks resume from a universal checkpoint of one", pinned=[{"stage": "3", "optimizer": "AdamW"}], **_ROUND
-)
+@scenario("two ranks resume from a universal checkpoint of one")
+@settings(pinned=[{"stage": "3", "optimizer": "AdamW"}], **_ROUND)
 def universal_on_more_ranks(job: Job) -> None:
     _on_other_ranks(job, 1, 2)
 
@@ -190,20 +177,14 @@ _ELASTIC: Any = {"zero_optimization": {"elastic_checkpoint": True}}
 _ONE_OR_TWO: Any = {"stage": "12", "offload": ("none",), "optimizer": ("client's SGD",)}
 
 
-@scenario(
-    "elastic_checkpoint with an optimizer that counts steps in its groups",
-    pinned=[{"stage": "1", "optimizer": "client's SGD"}],
-    **_ONE_OR_TWO,
-)
+@scenario("elastic_checkpoint with an optimizer that counts steps in its groups")
+@settings(pinned=[{"stage": "1", "optimizer": "client's SGD"}], **_ONE_OR_TWO)
 def elastic(job: Job) -> None:
     _elastic(job, _ELASTIC)
 
 
-@scenario(
-    "elastic_checkpoint is turned off before loading",
-    pinned=[{"stage": "2", "optimizer": "client's SGD"}],
-    **_ONE_OR_TWO,
-)
+@scenario("elastic_checkpoint is turned off before loading")
+@settings(pinned=[{"stage": "2", "optimizer": "client's SGD"}], **_ONE_OR_TWO)
 def elastic_turned_off(job: Job) -> None:
     _elastic(job, {})
 
@@ -218,11 +199,9 @@ def elastic_adamw(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed), **_ELASTIC))
 
 
-@scenario(
-    "a checkpoint writer, in an environment that makes torch.load unpickle",
-    pinned=[{"stage": "1"}],
-    stage="123",
-    works_around=("checkpoint_writer_weights_only", "checkpoint_weights_only"),
+@scenario("a checkpoint writer, in an environment that makes torch.load unpickle")
+@settings(
+    pinned=[{"stage": "1"}], stage="123", works_around=("checkpoint_writer_weights_only", "checkpoint_weights_only")
 )
 def writer(job: Job) -> None:
     config: Any = {"checkpoint": {"writer": {"type": "PYTHON", "decoupled": False, "data_parallel": "replica"}}}
@@ -259,12 +238,9 @@ def moved_and_back(job: Job) -> None:
 _STATE = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}, "iteration": 1}
 
 
-@scenario(
-    "a checkpoint is converted into a universal one, whose files are read",
-    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}],
-    stage="12",
-    ranks=("2", "4"),
-    optimizer=("AdamW",),
+@scenario("a checkpoint is converted into a universal one, whose files are read")
+@settings(
+    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}], stage="12", ranks=("2", "4"), optimizer=("AdamW",)
 )
 def converted_to_universal(job: Job) -> None:
     nn = job.torch.nn
@@ -329,11 +305,9 @@ def _go_on(job: Job, make: Callable[..., Any], train: Callable[[Any, int], None]
         train(engine, step)
 
 
-@scenario(
-    "a universal checkpoint of a model whose head and embedding share a weight",
-    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}],
-    stage="123",
-    optimizer=("AdamW", "client's AdamW"),
+@scenario("a universal checkpoint of a model whose head and embedding share a weight")
+@settings(
+    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}], stage="123", optimizer=("AdamW", "client's AdamW")
 )
 def universal_tied(job: Job) -> None:
     def make(_: int, **config: Any) -> Any:
@@ -344,11 +318,8 @@ def universal_tied(job: Job) -> None:
     _go_on(job, make, job.train_on_tokens)
 
 
-@scenario(
-    "a universal checkpoint of a model that uses one block three times",
-    pinned=[{"stage": "2", "optimizer": "AdamW", "ranks": "4"}],
-    **_UP_TO_TWO,
-)
+@scenario("a universal checkpoint of a model that uses one block three times")
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW", "ranks": "4"}], **_UP_TO_TWO)
 def universal_block_three_times(job: Job) -> None:
     def make(seed: int, **config: Any) -> Any:
         nn = job.torch.nn
@@ -360,11 +331,8 @@ def universal_block_three_times(job: Job) -> None:
     _go_on(job, make, job.train)
 
 
-@scenario(
-    "a universal checkpoint of an MoE model",
-    pinned=[{"stage": "1", "optimizer": "AdamW"}],
-    **{**experts._FITS, **_UP_TO_TWO},
-)
+@scenario("a universal checkpoint of an MoE model")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW"}], **{**experts._FITS, **_UP_TO_TWO})
 def universal_experts(job: Job) -> None:
     def make(_: int, **config: Any) -> Any:
         model = experts._model(job, 1, experts._EXPERTS)
@@ -379,8 +347,8 @@ def universal_experts(job: Job) -> None:
     _go_on(job, make, job.train)
 
 
-@scenario(
-    "a universal checkpoint of a pipeline",
+@scenario("a universal checkpoint of a pipeline")
+@settings(
     pinned=[{"stage": "1", "accumulation": "2", "optimizer": "AdamW"}],
     **{**pipelines._FITS, "stage": "1", "optimizer": ("AdamW",)},
 )
@@ -513,8 +481,8 @@ def _steps_by_mpu(job: Job, engine: Any, ranks: int, steps: range) -> None:
         job.note(f"step {step}: the group's count", engine.optimizer.param_groups[0].get("step"))
 
 
-@scenario(
-    "a job with an mpu resumes from a universal checkpoint",
+@scenario("a job with an mpu resumes from a universal checkpoint")
+@settings(
     pinned=[
         {"stage": "1", "optimizer": "AdamW"},
         {"stage": "2", "ranks": "1", "optimizer": "AdamW"},
@@ -528,8 +496,8 @@ def universal_with_mpu(job: Job) -> None:
         _resumed(job, job.world_size, job.world_size)
 
 
-@scenario(
-    "a job with an mpu resumes from a universal checkpoint, with an optimizer that counts steps and calls",
+@scenario("a job with an mpu resumes from a universal checkpoint, with an optimizer that counts steps and calls")
+@settings(
     pinned=[{"stage": "1", "optimizer": "client's AdamW"}],
     **{**_FITS, "precision": ("fp32",), "optimizer": ("client's AdamW",)},
 )
@@ -551,30 +519,23 @@ def universal_with_mpu_counting(job: Job) -> None:
 
 
 @scenario(
-    "a job with an mpu loads a universal checkpoint without the optimizer's states, which DeepSpeed loads nevertheless",
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
-    **{**_FITS, "precision": ("fp32",), "accumulation": ("1",)},
+    "a job with an mpu loads a universal checkpoint without the optimizer's states, which DeepSpeed loads nevertheless"
 )
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW"}], **{**_FITS, "precision": ("fp32",), "accumulation": ("1",)})
 def universal_with_mpu_weights(job: Job) -> None:
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         _resumed(job, job.world_size, job.world_size, load_optimizer=False)
 
 
-@scenario(
-    "one rank with an mpu resumes from a universal checkpoint of two",
-    pinned=[{"stage": "1", "optimizer": "AdamW"}],
-    **_ROUND_BY_MPU,
-)
+@scenario("one rank with an mpu resumes from a universal checkpoint of two")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND_BY_MPU)
 def universal_with_mpu_on_fewer_ranks(job: Job) -> None:
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         _resumed(job, 2, 1)
 
 
-@scenario(
-    "two ranks with an mpu resume from a universal checkpoint of one",
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
-    **_ROUND_BY_MPU,
-)
+@scenario("two ranks with an mpu resume from a universal checkpoint of one")
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW"}], **_ROUND_BY_MPU)
 def universal_with_mpu_on_more_ranks(job: Job) -> None:
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         _resumed(job, 1, 2)

@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import scenario, settings
 
 if TYPE_CHECKING:
     from matrix.bystanders.job import Job
 
 
 # on one rank: nothing initializes the padding of more
-@scenario(
-    "a model made after a zero.Init, of a class without an __init__ of its own",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    stage="123",
-    ranks=("1",),
-)
+@scenario("a model made after a zero.Init, of a class without an __init__ of its own")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], stage="123", ranks=("1",))
 def made_after_zero_init(job: Job) -> None:
     class Model(job.MLP):  # type: ignore[misc,name-defined,unused-ignore]
         def forward(self, x: Any) -> Any:
@@ -82,11 +78,8 @@ def _nested(job: Job) -> Any:
     return Model
 
 
-@scenario(
-    "a model made before zero.Inits within each other and after one another, and trained afterwards",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    **_NESTED,
-)
+@scenario("a model made before zero.Inits within each other and after one another, and trained afterwards")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def made_before_nested_zero_inits(job: Job) -> None:
     nn, made = job.torch.nn, _nested(job)
     model = made()
@@ -106,11 +99,8 @@ def made_before_nested_zero_inits(job: Job) -> None:
     _nested_trained(job, model)
 
 
-@scenario(
-    "a model made after a zero.Init that an error has left, and one within it",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    **_NESTED,
-)
+@scenario("a model made after a zero.Init that an error has left, and one within it")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def made_after_a_failed_zero_init(job: Job) -> None:
     nn = job.torch.nn
 
@@ -137,9 +127,8 @@ def made_after_a_failed_zero_init(job: Job) -> None:
     _nested_trained(job, _nested(job)())
 
 
-@scenario(
-    "an engine made within zero.Init, of a model made before it", pinned=[{"stage": "3", "ranks": "1"}], **_NESTED
-)
+@scenario("an engine made within zero.Init, of a model made before it")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def engine_made_in_zero_init(job: Job) -> None:
     nn, made = job.torch.nn, _nested(job)
     model = made()
@@ -153,11 +142,8 @@ def engine_made_in_zero_init(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "a model of a class that is defined within zero.Init, made there and afterwards",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    **_NESTED,
-)
+@scenario("a model of a class that is defined within zero.Init, made there and afterwards")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def classes_of_zero_init(job: Job) -> None:
     nn = job.torch.nn
 
@@ -206,9 +192,8 @@ def classes_of_zero_init(job: Job) -> None:
 
 
 # on one rank: nothing initializes the padding of more
-@scenario(
-    "a model made after a zero.Init with a skip_init", pinned=[{"stage": "3", "ranks": "1"}], stage="123", ranks=("1",)
-)
+@scenario("a model made after a zero.Init with a skip_init")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], stage="123", ranks=("1",))
 def made_after_skip_init(job: Job) -> None:
     if not job.plain:
         functional, utils = job.torch.nn.functional, job.torch.nn.utils
@@ -338,8 +323,8 @@ def _coalesced(job: Job) -> Iterator[None]:
         yield
 
 
-@scenario(
-    "MiCS in groups of two ranks",
+@scenario("MiCS in groups of two ranks")
+@settings(
     pinned=[{"stage": "3", "partitioning": "all"}, {"stage": "3", "ranks": "4", "partitioning": "all"}],
     ranks=("2", "4"),
     **_FITS,
@@ -348,12 +333,8 @@ def mics(job: Job) -> None:
     _trained_shards(job, 2)
 
 
-@scenario(
-    "MiCS in a group of two ranks resumes from a checkpoint",
-    pinned=[{"stage": "3", "partitioning": "all"}],
-    ranks=("2",),
-    **_FITS,
-)
+@scenario("MiCS in a group of two ranks resumes from a checkpoint")
+@settings(pinned=[{"stage": "3", "partitioning": "all"}], ranks=("2",), **_FITS)
 def mics_resumed(job: Job) -> None:
     def make(seed: int) -> Any:
         model = _model(job)
@@ -373,12 +354,8 @@ def mics_on_one_rank(job: Job) -> None:
     _trained_shards(job, 1)
 
 
-@scenario(
-    "MiCS in one group of four ranks, which are two nodes",
-    pinned=[{"stage": "3", "ranks": "4", "partitioning": "all"}],
-    ranks=("4",),
-    **_FITS,
-)
+@scenario("MiCS in one group of four ranks, which are two nodes")
+@settings(pinned=[{"stage": "3", "ranks": "4", "partitioning": "all"}], ranks=("4",), **_FITS)
 def mics_of_nodes(job: Job) -> None:
     with mock.patch.dict(os.environ, NDEV_PER_NODE="2"):
         _trained_shards(job, 4, mics_hierarchical_params_gather=True)
