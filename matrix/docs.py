@@ -17,7 +17,7 @@ from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
 from matrix.edges import near, required
 from matrix.framework_tests import __main__ as framework_tests
-from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page, patches, upstream
+from matrix.pages import catalogue, data, errors, evidence, matrix_page, patches, upstream
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 from matrix.pull_requests import docs as pull_requests
@@ -35,7 +35,6 @@ RENDER: Mapping[str, Callable[[Evidence], str]] = {
     "catalogue.md": catalogue.render,
     "errors.md": errors.render,
     "upstream.md": upstream.render,
-    "matrix.md": markdown.render,
     "matrix/index.html": lambda found: matrix_page.render(data.tree(found)),
 }
 _COMMAND = "python -m tox run -e pages"
