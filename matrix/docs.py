@@ -16,7 +16,6 @@ from matrix import proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
 from matrix.edges import near, required
-from matrix.framework_tests import __main__ as framework_tests
 from matrix.pages import catalogue, data, errors, evidence, matrix_page, patches, upstream
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
@@ -92,7 +91,6 @@ def pages_of_records() -> dict[str, str]:
         "sweep.md": sweep.render(sweep_records.load_all()),
         "upstream-tests.md": upstream_tests.render(upstream_tests_records.load_all()),
         "upstream-patches.md": pull_requests.render([pull_requests_records.load()]),
-        "framework-tests.md": framework_tests.render(framework_tests.read()),
     }
     return {f"{PAGES}/{name}": text for name, text in texts.items()}
 
