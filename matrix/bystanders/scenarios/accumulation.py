@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 @scenario("four plain steps", works_around=("scale_wrt_gas_ignored", "scale_wrt_gas_ignored_without_zero"))
 def usual(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 _ONE, _SEVERAL_ACCUMULATION = ("1",), ("2", "3")

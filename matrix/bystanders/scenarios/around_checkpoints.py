@@ -296,8 +296,7 @@ def buffers_put_back(job: Job) -> None:
     engine = job.engine(model)
     for name, each in engine.module.named_buffers():
         each.data = kept[name].to(job.device)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("the script replaces auto in its config")
@@ -306,8 +305,7 @@ def auto_replaced(job: Job) -> None:
     config: Any = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
     config["bf16"]["enabled"], config["fp16"]["enabled"] = True, False
     engine = job.engine(job.MLP(), **config)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("the script writes its loss to DeepSpeed's monitor")
@@ -366,8 +364,7 @@ def random_state_by_hand(job: Job) -> None:
 def start_method_set(job: Job) -> None:
     multiprocessing.set_start_method("fork", force=True)
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     with multiprocessing.Pool(1) as pool:
         job.note("start method", pool.apply(multiprocessing.get_start_method))
 

@@ -220,8 +220,7 @@ def groups_of_experts_sorted(job: Job) -> None:
     split = importlib.import_module("deepspeed.moe.utils").split_params_into_different_moe_groups_for_optimizer
     groups = split({"params": list(model.parameters()), "name": "all"})
     engine = job.engine(model, sorted(groups, key=lambda group: group["name"]))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("tensor-parallel ranks with a dispatcher that gives Tutel's buffer three dimensions")
@@ -508,8 +507,7 @@ def summed_by_the_engine(job: Job) -> None:
         job._initial[id(engine)] = initial
         engine.gradient_average = False
     times = 2 if job.plain else 1
-    for step in range(3):
-        job.train(engine, step, backward=lambda value: engine.backward(value * times))
+    job.steps(engine, range(3), backward=lambda value: engine.backward(value * times))
 
 
 @scenario("a job with sequence parallelism resumes, and calls all its ranks the first of the model's")

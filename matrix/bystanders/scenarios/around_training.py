@@ -301,8 +301,7 @@ def names_cleared(job: Job) -> None:
     model = job.MLP()
     for first in (0, 3):
         engine = job.engine(model)
-        for step in range(first, first + 3):
-            job.train(engine, step)
+        job.steps(engine, range(first, first + 3))
         engine.destroy()
         if not job.plain:
             debug = importlib.import_module("deepspeed.utils.debug")
@@ -371,14 +370,12 @@ def onebit_lamb_without_nothing(job: Job) -> None:
     initial = job._whole(model)
     engine = job._lab.initialize(model, whole, model_parameters=[each for each in model.parameters() if each.numel()])
     job._initial[id(engine)] = initial
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 def _train(job: Job, model: Any = None, parameters: Any = None, optimizer: Any = None, **config: Any) -> None:
     engine = job.engine(model or job.MLP(), parameters, optimizer, **config)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 def _left_out(job: Job) -> None:
@@ -520,8 +517,7 @@ def adagrad_cleared(job: Job) -> None:
         return optimizer
 
     engine = job.engine(job.MLP(), optimizer=made)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
 
 
@@ -539,8 +535,7 @@ def parts_cloned(job: Job) -> None:
         body=job.torch.nn.Linear(16, 16), head=linear,
     )  # fmt: skip
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step, lambda batch: job.loss(lambda inputs: engine(inputs)[0], batch))
+    job.steps(engine, range(3), lambda batch: job.loss(lambda inputs: engine(inputs)[0], batch))
 
 
 @scenario("rates that are tensors are put back by the script")
@@ -611,16 +606,14 @@ def inputs_through_the_module(job: Job) -> None:
         (gradient,) = job.torch.autograd.grad(output, inputs)
         return job.loss(engine, ((inputs + 0.1 * gradient).detach(), targets))
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("the script renews the fp32 weights after loading others")
 @settings(works_around=("zero_load_without_optimizer",), release="0.12.2", **one(stage="2", precision="bf16"))
 def weights_renewed(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine = job.engine(job.MLP(seed=1))
     job.load(engine, "two", optimizer=False)

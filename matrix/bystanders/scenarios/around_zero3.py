@@ -27,8 +27,7 @@ def _one(**levels: str) -> dict[str, Any]:
 
 
 def _train(job: Job, engine: Any, loss: Callable[..., Any] | None = None, **options: Any) -> None:
-    for step in range(4):
-        job.train(engine, step, loss, **options)
+    job.steps(engine, range(4), loss, **options)
 
 
 def _frozen(module: Any) -> Any:
@@ -515,8 +514,7 @@ def hpz_copies_dropped(job: Job) -> None:
         return job.engine(model, list(model.head.parameters()), **_HPZ)
 
     engine = make(0)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine = make(1)
     with job.torch.no_grad():
@@ -527,8 +525,7 @@ def hpz_copies_dropped(job: Job) -> None:
             parameter.ds_secondary_tensor = None
     with job.torch.no_grad():
         job.note("evaluation of what is loaded", job.loss(engine, job.batch(100)))
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
 @scenario("ZeRO++ hpZ, and the script forgets the first model's groups before the second zero.Init")
@@ -577,8 +574,7 @@ def twin_flow_rates_by_hand(job: Job) -> None:
 @settings(works_around=("twin_flow_moments_not_saved",), **_TWIN)
 def twin_flow_moments_by_hand(job: Job) -> None:
     engine = optimizers._engine(job, job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     kept = {place: _copied(state) for place, _, state in _second_states(engine)}
     engine = optimizers._engine(job, job.MLP(seed=1))
@@ -587,8 +583,7 @@ def twin_flow_moments_by_hand(job: Job) -> None:
         for place, state in kept.items():
             flat = engine.optimizer.fp32_partitioned_groups_flat[place]
             engine.optimizer.backup_optimizer.state[flat] = _copied(state)
-    for step in range(2, 5):
-        job.train(engine, step)
+    job.steps(engine, range(2, 5))
 
 
 def _second_states(engine: Any) -> list[Any]:
@@ -612,8 +607,7 @@ def latest_rewritten(job: Job) -> None:
     if not job.plain:
         (job.tmp / "checkpoint" / "latest").write_text("step0")
     job.load(engine, "step0", optimizer=False)
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
 @scenario("a frozen linear layer with a trained bias, made under zero.Init with torch's own linear function")

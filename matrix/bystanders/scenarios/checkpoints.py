@@ -48,8 +48,7 @@ def resumed_from_within_a_round(job: Job) -> None:
     job.save(engine, "within")
     engine = job.engine(job.MLP())
     job.load(engine, "within")
-    for step in range(1, 4):
-        job.train(engine, step)
+    job.steps(engine, range(1, 4))
 
 
 @scenario("a new engine in the same process resumes from a checkpoint")
@@ -65,15 +64,13 @@ def back_to_another_tag(job: Job) -> None:
         job.save(engine, f"step{step}")
     job.load(engine, "step1")
     job.look(engine, "back")
-    for step in range(3, 5):
-        job.train(engine, step)
+    job.steps(engine, range(3, 5))
 
 
 @scenario("after an unfinished round the engine returns to a checkpoint", accumulation=_SEVERAL)
 def back_from_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine.set_gradient_accumulation_boundary(False)
     engine.backward(job.loss(engine, job.batch(100)))
@@ -105,8 +102,7 @@ def back_to_weights(job: Job) -> None:
     job.save(engine, "one")
     job.train(engine, 1)
     job.load(engine, "one", optimizer=False)
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
 @scenario("a resumed engine writes a checkpoint, from which a third one resumes")
@@ -124,13 +120,11 @@ def resumed_twice(job: Job) -> None:
 @settings(pinned=[{"stage": "2", "precision": "bf16"}, {"stage": "1", "offload": "optimizer"}], stage="012")
 def copied_to_save(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     if not job.plain:
         clone: Any = importlib.import_module("deepspeed.checkpoint.utils").clone_tensors_for_torch_save
         _copy(job, clone, engine.module.state_dict())
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
 def _copy(job: Job, clone: Any, weights: dict[str, Any]) -> None:
@@ -258,8 +252,7 @@ def exported_frozen(job: Job) -> None:
 
 def _written_out(job: Job, model: Any) -> None:
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     if job.plain:
         written: Any = job.parameters(engine)
@@ -297,8 +290,7 @@ def _hub() -> ModuleType:
 
 def _saved(job: Job, model: Any) -> Any:
     engine = job.engine(model)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     if not job.plain:
         job.torch.distributed.barrier()

@@ -24,8 +24,7 @@ def all_reduced(job: Job) -> None:
         lambda self, x: self.head(self.body(x).tanh()), body=nn.Linear(16, 16), head=nn.Linear(16, 1, bias=False)
     )
     engine = job.engine(model, zero_optimization={"reduce_scatter": False})
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _AVERAGED: Any = {"stage": "3", "precision": ("bf16", "fp16"), "ranks": ("2",)}
@@ -35,22 +34,19 @@ _PINNED = [{"stage": "3", "precision": "bf16", "accumulation": "2"}]
 @scenario("ZeRO-3 in half precision, with gradients averaged in fp32", pinned=_PINNED, **_AVERAGED)
 def averaged_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), communication_data_type="fp32")
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("ZeRO-3 in half precision, with gradients averaged in fp32 by all-reduce", pinned=_PINNED, **_AVERAGED)
 def all_reduced_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), communication_data_type="fp32", zero_optimization={"reduce_scatter": False})
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("ZeRO-3 in half precision, with gradients averaged and accumulated in fp32", pinned=_PINNED, **_AVERAGED)
 def averaged_and_accumulated_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), communication_data_type="fp32", data_types={"grad_accum_dtype": "fp32"})
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _BUCKETS: Any = {"stage": "12", "overlap_comm": ("true",), "buckets": ("small",)}
@@ -70,8 +66,7 @@ def _model(job: Job) -> Any:
 @scenario("gradients fill several buckets, and two are larger than a bucket", pinned=_OVERLAPPING, **_BUCKETS)
 def larger_than_a_bucket(job: Job) -> None:
     engine = job.engine(_model(job))
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a frozen matrix is larger than a bucket, and evaluation between steps", **_BUCKETS)
@@ -96,8 +91,7 @@ _BUCKETS_OF_ONE = [
 @scenario("parts of gradients are reduced to their owner", stage="12", pinned=_BUCKETS_OF_ONE)
 def reduced_to_owner(job: Job) -> None:
     engine = job.engine(job.MLP(), **_OFF)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _EXPERTS: Any = {
@@ -152,8 +146,7 @@ _HERE: Any = {"stage": "1", "precision": ("bf16, fp32 accumulation",), "ranks": 
 @scenario("one of two ranks leaves a branch out", **_HERE)
 def branch_of_one_rank(job: Job) -> None:
     engine = job.engine(job.Branches())
-    for step in range(3):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, job.rank == 0))
+    job.steps(engine, range(3), lambda batch: job.loss(engine, batch, job.rank == 0))
 
 
 @scenario("the loss of one of two ranks reaches no parameter", **_HERE)
@@ -165,8 +158,7 @@ def rank_without_gradient(job: Job) -> None:
         value = job.loss(engine, batch)
         return value if job.rank == 0 else value.detach() * apart
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 @scenario("a pass without gradients before each backward pass; the input needs a gradient on rank 0 only")
@@ -189,8 +181,7 @@ def evaluated_between_by_rank(job: Job) -> None:
             engine(inputs.detach())
         return found
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 _EMPTY = [
@@ -215,8 +206,7 @@ def without_elements(job: Job) -> None:
     engine = job.engine(
         model, parameters=[first, *(p for each in (below, inside, above) for p in each.parameters()), end]
     )
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("torch is to swap the parameters of a module that is converted", stage="012", pinned=[{"stage": "1"}])
@@ -225,8 +215,7 @@ def parameters_swapped(job: Job) -> None:
     future.set_swap_module_params_on_conversion(True)
     try:
         engine = job.engine(job.MLP())
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
     finally:
         future.set_swap_module_params_on_conversion(False)
 
@@ -260,8 +249,7 @@ def hpz_quantized(job: Job) -> None:
     module = importlib.import_module("deepspeed.runtime.zero.partition_parameters")
     with mock.patch.object(module, "CUDAQuantizer", _Quantizer):
         engine = job.engine(model, zero_optimization={"zero_hpz_partition_size": 2, "zero_quantized_weights": True})
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
 
 
 @scenario("the engine's module is copied between two steps, where that is possible, and training goes on", stage="3")

@@ -179,8 +179,7 @@ def _matrices(job: Job) -> Any:
 @scenario("torch's Muon", works_around=("muon_without_zero",), **{**_ALONE, "ranks": ("1", "2")})
 def torch_muon(job: Job) -> None:
     engine = job.engine(_matrices(job), optimizer=lambda given: job.torch.optim.Muon(given, lr=0.02))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 # where dsfix has nothing partitioned for them, and DeepSpeed neither: plain PyTorch is the reference
@@ -229,8 +228,7 @@ def rates_of_elements(job: Job) -> None:
                         weight.sub_(state["rates"] * (gradient + group["decay"] * weight))
 
     engine = job.engine(job.MLP(), optimizer=lambda given: Rates(given, {"lr": 0.05, "decay": 0.1}))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 # DeepSpeed replaces it by torch's own, with ZeRO
@@ -253,5 +251,4 @@ def own_adagrad(job: Job) -> None:
             super().step()
 
     engine = job.engine(job.MLP(), optimizer=lambda given: Adagrad(given, lr=0.01))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))

@@ -154,8 +154,7 @@ def nothing_discarded(job: Job) -> None:
             engine.zero_grad()
         return job.loss(engine, batch)
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 @scenario("zero_grad() of engine, optimizer or module after each step, as in PyTorch training loops")

@@ -37,8 +37,7 @@ def _model(job: Job, seed: int = 0) -> Any:
 )
 def hpz(job: Job) -> None:
     engine = job.engine(_model(job), zero_optimization=_hpz(2))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("ZeRO++ hpZ, with a half that is frozen", **_FITS)
@@ -47,8 +46,7 @@ def hpz_frozen(job: Job) -> None:
     for parameter in model.below.parameters():
         parameter.requires_grad_(False)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad], zero_optimization=_hpz(2))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 def _made(job: Job, model: Any, size: int) -> None:
@@ -71,8 +69,7 @@ def hpz_in_init(job: Job) -> None:
     _made(job, model, 2)
     engine = job.engine(model, zero_optimization=_hpz(2))
     job._initial[id(engine)] = initial
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("ZeRO++ hpZ, and a second zero.Init with nodes of another size")
@@ -154,19 +151,16 @@ def teacher(job: Job) -> None:
             target = other(batch[0]).float()
         return job.loss(taught, (batch[0], target))
 
-    for step in range(3):
-        job.train(taught, step, loss)
+    job.steps(taught, range(3), loss)
 
 
 def _destroyed(job: Job, then: Callable[[Any], Any]) -> None:
     """then: the first engine -> the next one's model."""
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     engine.destroy()
     engine = job.engine(then(engine))
-    for step in range(2, 5):
-        job.train(engine, step)
+    job.steps(engine, range(2, 5))
 
 
 @scenario("an engine is destroyed, and another one created for a new model", works_around=("config_dict_reused",))
@@ -201,8 +195,7 @@ def logged_to_wandb(job: Job) -> None:
     sys.modules["wandb"] = wandb
     try:
         engine = job.engine(job.MLP(), wandb={"enabled": True, "project": "bystander"}, steps_per_print=1)
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
     finally:
         del sys.modules["wandb"]
     # from 0.18.3 on the loss itself is logged only with `monitor_train_loss`

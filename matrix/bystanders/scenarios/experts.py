@@ -83,8 +83,7 @@ def _trained(job: Job, model: Any) -> None:
         split = importlib.import_module("deepspeed.moe.utils").split_params_into_different_moe_groups_for_optimizer
         parameters = split({"params": parameters, "name": "all"})
     engine = job.engine(model, parameters)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("top-1 routing, with capacity for all tokens")

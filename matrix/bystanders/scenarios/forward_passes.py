@@ -179,8 +179,7 @@ def objects_beside_tensors(job: Job) -> None:
         head=nn.Linear(16, 1),
     )
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _HALF: Any = {"precision": ("bf16", "fp16")}
@@ -255,8 +254,7 @@ def _attention(job: Job, rotary: Any, distance: int) -> Any:
 @scenario("a rotary embedding with tokens far apart", pinned=[{**_BF16, "stage": "1"}], **_HALF)
 def rotary_embedding(job: Job) -> None:
     engine = job.engine(_attention(job, _rotary(job), _FAR))
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("rotary embeddings whose results have the dtype of the frequencies, with half frequencies, or of other code")
@@ -265,8 +263,7 @@ def rotary_embeddings_of_other_kinds(job: Job) -> None:
     half, other = _rotary(job, dtype=job.dtype), _rotary(job, module="others")
     for rotary in (_table(job, _rotary(job)), half, other):
         engine = job.engine(_attention(job, rotary, 1))
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
 
 
 @scenario("a new engine resumes from a checkpoint with frequencies in half precision")
@@ -327,7 +324,6 @@ def buffers_of_many_kinds(job: Job) -> None:
     held.register_buffer("inv_freq", torch.rand(16), persistent=False)  # of no rotary embedding
     model = job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 1, bias=False), buffers_=held)
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
     for name, buffer in engine.module.named_buffers():
         job.bits(f"{name}, {buffer.dtype}", buffer)

@@ -126,16 +126,14 @@ def _with_adapter(job: Job) -> Any:
 @scenario("LoRA: the base is always frozen, and the optimizer is given all parameters", pinned=_ONE_RANK)
 def adapter(job: Job) -> None:
     engine = job.engine(_with_adapter(job))
-    for step in range(5):
-        job.train(engine, step)
+    job.steps(engine, range(5))
 
 
 @scenario("LoRA: the optimizer is given only the trained parameters", works_around=("frozen_parameters_decayed",))
 def adapter_alone(job: Job) -> None:
     model = _with_adapter(job)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
-    for step in range(5):
-        job.train(engine, step)
+    job.steps(engine, range(5))
 
 
 @scenario("LoRA: the adapter is one group, the frozen base another", stage="0")
@@ -143,8 +141,7 @@ def adapter_and_base_groups(job: Job) -> None:
     model = _with_adapter(job)
     adapters = [*model.down.parameters(), *model.up.parameters()]
     engine = job.engine(model, [{"params": adapters, "lr": 0.02}, {"params": list(model.base.parameters())}])
-    for step in range(5):
-        job.train(engine, step)
+    job.steps(engine, range(5))
 
 
 @scenario("a frozen target network is the student of two steps ago, copied by the script")
@@ -305,8 +302,7 @@ def times_zero(job: Job) -> None:
     )
     engine = job.engine(model)
     weights = iter([float(number % job.world_size == job.rank) for number in range(100)])
-    for step in range(4):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, next(weights)))
+    job.steps(engine, range(4), lambda batch: job.loss(engine, batch, next(weights)))
 
 
 def _layers_dropped(job: Job, drawn: Any) -> None:
@@ -320,8 +316,7 @@ def _layers_dropped(job: Job, drawn: Any) -> None:
 
     layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
     engine = job.engine(job.model(forward, layers=layers, head=nn.Linear(16, 1)))
-    for step in range(5):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, next(drawn)))
+    job.steps(engine, range(5), lambda batch: job.loss(engine, batch, next(drawn)))
 
 
 @scenario("layers are dropped, the same on all ranks")
@@ -339,8 +334,7 @@ def never(job: Job) -> None:
     nn = job.torch.nn
     model = job.model(lambda self, x: self.inner(x), inner=job.MLP(), spare=nn.Linear(16, 16))
     engine = job.engine(model)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a layer that is never used is a separate group")
@@ -349,15 +343,13 @@ def unused_group(job: Job) -> None:
     inner, spare = job.MLP(), nn.Linear(16, 16)
     model = job.model(lambda self, x: self.inner(x), inner=inner, spare=spare)
     engine = job.engine(model, [{"params": list(each.parameters())} for each in (inner, spare)])
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 def _with_parameter(job: Job, value: Any, forward: Any) -> None:
     model = job.model(forward, extra=job.torch.nn.Parameter(value), inner=job.MLP())
     engine = job.engine(model)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a parameter without elements is used", pinned=[{"stage": each, "precision": "fp16"} for each in "12"])

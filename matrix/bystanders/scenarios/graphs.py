@@ -156,8 +156,7 @@ def distilled(job: Job) -> None:
         output = student(*batch)
         return output["loss"] + 0.5 * backward._mse(job, output["logits"], target)
 
-    for step in range(3):
-        job.train(student, step, loss)
+    job.steps(student, range(3), loss)
 
 
 @scenario("a frozen reward model in an engine that accumulates differently; the gradient passes through it")
@@ -166,15 +165,13 @@ def rewarded(job: Job) -> None:
     policy, reward = job.engine(_encoder(job)), _engine(job, job.MLP(seed=1), 4)
     for parameter in reward.module.parameters():
         parameter.requires_grad_(False)
-    for step in range(3):
-        job.train(policy, step, lambda batch: job.loss(reward.module, (policy(batch[0]), batch[1])))
+    job.steps(policy, range(3), lambda batch: job.loss(reward.module, (policy(batch[0]), batch[1])))
 
 
 @scenario("the engine is called on its own output", stage="13", **_FITS)
 def on_its_own_output(job: Job) -> None:
     engine = job.engine(_with_loss(job))
-    for step in range(3):
-        job.train(engine, step, lambda batch: engine(engine(*batch)["hidden"], batch[1])["loss"])
+    job.steps(engine, range(3), lambda batch: engine(engine(*batch)["hidden"], batch[1])["loss"])
 
 
 def _by_outputs() -> bool:
@@ -253,12 +250,11 @@ def layer_before(job: Job) -> None:
 def scaled_by_the_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     unscaled = not job.plain and hasattr(engine, "_backward_prologue_per_tensor")
-    for step in range(4):
-        job.train(
-            engine,
-            step,
-            backward=lambda loss: engine.backward(loss * engine.optimizer.loss_scale if unscaled else loss),
-        )
+    job.steps(
+        engine,
+        range(4),
+        backward=lambda loss: engine.backward(loss * engine.optimizer.loss_scale if unscaled else loss),
+    )
 
 
 @scenario("the script multiplies the loss in the dictionary by the accumulation steps, by which it is divided twice")
@@ -268,10 +264,9 @@ def scaled_by_the_script(job: Job) -> None:
 def multiplied_by_the_script(job: Job) -> None:
     engine = job.engine(_with_two(job))
     factor = job.accumulation if not job.plain and _by_outputs() else 1
-    for step in range(3):
-        job.train(
-            engine, step, lambda batch: engine(*batch)["loss"], backward=lambda loss: engine.backward(loss * factor)
-        )
+    job.steps(
+        engine, range(3), lambda batch: engine(*batch)["loss"], backward=lambda loss: engine.backward(loss * factor)
+    )
 
 
 _ROUND = {"stage": "3", "accumulation": "2", "offload": "optimizer"}
@@ -389,8 +384,7 @@ def probe_by_autograd(job: Job) -> None:
         job.torch.autograd.grad(output.square().mean(), inputs, retain_graph=True)
         return job.torch.nn.functional.mse_loss(output, targets)
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("the first micro-batch is discarded with zero_grad() of engine, optimizer or module", **_INSIDE)
@@ -418,8 +412,7 @@ def looked_at_inside(job: Job) -> None:
         engine.backward(loss)
         _looked_at(engine)
 
-    for step in range(4):
-        job.train(engine, step, backward=backward)
+    job.steps(engine, range(4), backward=backward)
 
 
 @scenario("a branch is only used by first micro-batches that are discarded, the other by those that are trained")

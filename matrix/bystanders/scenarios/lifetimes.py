@@ -101,8 +101,7 @@ def made_after_a_failure(job: Job) -> None:
     _fails_once(job, engine)
     engine.destroy()
     engine = job.engine(engine.module)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("an engine cannot be made, and then is with the same model and optimizer", pinned=_PINNED, **_ALONE)
@@ -131,8 +130,7 @@ def trained_on_without_an_engine(job: Job) -> None:
     model = job.MLP()
     optimizer = _optimizer(job, model)
     engine = job.engine(model, [], lambda _: optimizer)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     engine.destroy()
     del engine
     gc.collect()

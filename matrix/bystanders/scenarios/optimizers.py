@@ -68,8 +68,7 @@ def _two_groups(model: Any, **first: Any) -> list[dict[str, Any]]:
 def two_groups(job: Job) -> None:
     model = job.MLP()
     engine = job.engine(model, _two_groups(model))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("three groups with different rates: two of one parameter each, and the rest")
@@ -77,8 +76,7 @@ def three_groups(job: Job) -> None:
     model = job.MLP()
     head = [{"params": [model.head.weight], "lr": 0.02}, {"params": [model.head.bias], "lr": 0.001}]
     engine = job.engine(model, [*head, {"params": list(model.blocks.parameters())}])
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("the script changes the rate between steps")
@@ -122,8 +120,7 @@ def group_added_before(job: Job) -> None:
         return optimizer
 
     engine = job.engine(model, list(model.blocks.parameters()), optimizer=make)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("a torch schedule on the client optimizer, stepped by hand", works_around=("one_cycle_stairs",), **_CLIENT)
@@ -162,8 +159,7 @@ def one_cycle_by_hand(job: Job) -> None:
 def _client(job: Job, make: Callable[[list[Any]], Any]) -> None:
     model = job.MLP().to(job.device)  # before the optimizer is created: Adagrad allocates its sums at once
     engine = job.engine(model, _two_groups(model), optimizer=make)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("the client's SGD with Nesterov momentum", **_CLIENT)
@@ -237,8 +233,7 @@ def _engine(job: Job, model: Any, parameters: Any = None) -> Any:
 @scenario("Twin-Flow at a constant rate", **_HERE)
 def twin_flow(job: Job) -> None:
     engine = _engine(job, job.MLP())
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("Twin-Flow, two groups at constant rates of their own", **_HERE)
@@ -249,8 +244,7 @@ def twin_flow_groups(job: Job) -> None:
         {"params": list(model.head.parameters()), "lr": 0.02, "weight_decay": 0.0},
     ]
     engine = _engine(job, model, groups)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 _ONCE: Any = {**_HERE, "accumulation": ("1",), "clipping": ("off",), "partitioning": ("all",)}
@@ -399,8 +393,7 @@ def muon_alone(job: Job) -> None:
         return torch.nn.functional.mse_loss(engine(inputs.to(job.dtype)).float(), targets)
 
     numbers = iter(range(100))
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 _FITS: Any = {"reference": False, "stage": "123", "optimizer": ("SGD",)}
@@ -469,8 +462,7 @@ def _lamb_trained(job: Job, freeze_step: int, empty: bool, steps: int = 5) -> No
     initial = job._whole(model)
     engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
     job._initial[id(engine)] = initial
-    for step in range(steps):
-        job.train(engine, step)
+    job.steps(engine, range(steps))
 
 
 @scenario("1-bit LAMB", pinned=[{"ranks": "1"}], **_LAMB)

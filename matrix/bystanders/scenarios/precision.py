@@ -23,8 +23,7 @@ def autocast_in_bf16(job: Job) -> None:
     # all of one dtype, which 0.17.2 needs, and nothing of an odd size: nothing initializes its padding
     layers = [torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1, bias=False)]
     engine = job.engine(torch.nn.Sequential(*layers), torch_autocast=_BF16)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _FP16 = {"stage": "1", "precision": "fp16"}
@@ -41,8 +40,7 @@ _PINNED = [
 @scenario("half precision, with gradients accumulated in fp32", pinned=_PINNED, stage="1", precision=("fp16",))
 def accumulated_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), data_types={"grad_accum_dtype": "fp32"})
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 _OFFLOADED: Any = {"stage": "3", "offload": ("optimizer", "optimizer, param"), "precision": ("bf16", "fp16")}
@@ -58,8 +56,7 @@ def half_offloaded(job: Job) -> None:
     layers = [trained[0], frozen, torch.nn.Tanh(), trained[1], torch.nn.Linear(16, 2, bias=False)]
     model = torch.nn.Sequential(*layers)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _FITS: Any = {"stage": "0", "precision": ("fp32",)}
@@ -85,8 +82,7 @@ def resumed_twice_in_fp32(job: Job) -> None:
 @settings(pinned=[{"optimizer": "AdamW"}, {"ranks": "1", "accumulation": "2", "optimizer": "client's AdamW"}], **_FITS)
 def loaded_in_parts_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine = job.engine(job.MLP(seed=1))
     job.load(engine, "two", module_only=True)
@@ -97,8 +93,7 @@ def loaded_in_parts_in_fp32(job: Job) -> None:
     job.train(engine, 3)
     job.load(engine, "two")
     job.look(engine, "all")
-    for step in range(4, 6):
-        job.train(engine, step)
+    job.steps(engine, range(4, 6))
 
 
 _FUSED: Any = {"stage": "0", "precision": ("fp16", "bf16"), "optimizer": ("client's AdamW",)}
@@ -120,8 +115,7 @@ def _engine(job: Job, model: Any) -> Any:
 @scenario("FusedAdam", pinned=_FUSED_PINNED, **_FUSED)
 def fused_adam(job: Job) -> None:
     engine = _engine(job, job.MLP())
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("FusedAdam, with a frozen half among the parameters it is given", pinned=_FUSED_PINNED, **_FUSED)
@@ -129,8 +123,7 @@ def fused_adam_frozen(job: Job) -> None:
     model = job.Branches()
     model.second.requires_grad_(False)
     engine = _engine(job, model)
-    for step in range(4):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, True))
+    job.steps(engine, range(4), lambda batch: job.loss(engine, batch, True))
 
 
 @scenario("FusedAdam resumes from a checkpoint", pinned=_FUSED_PINNED, **_FUSED)

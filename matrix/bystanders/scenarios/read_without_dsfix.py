@@ -129,8 +129,7 @@ def pickled_objects(job: Job) -> None:
         written.look_at(f"{when}: state of the optimizer", engine.optimizer.state_dict())
         written.look_at(f"{when}: scale", getattr(engine.optimizer, "loss_scaler", None))
 
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     loss = job.loss(engine, job.batch(50))
     look("after a forward pass")
     engine.backward(loss)

@@ -26,8 +26,7 @@ _FP32_SUMS = [
 
 def _steps(job: Job, model: Any) -> None:
     engine = job.engine(model)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("one block is used three times in each forward pass", pinned=_FP32_SUMS)
@@ -136,8 +135,7 @@ def own_teacher(job: Job) -> None:
             taught = engine(batch[0].flip(0)).float()
         return mse(engine(batch[0]).float(), 0.5 * (taught + batch[1]))
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("both inputs of a pair go through the model before one loss, as in contrastive training")
@@ -150,8 +148,7 @@ def pairs(job: Job) -> None:
         left, right = engine(batch[0]).float(), engine(0.5 * batch[0]).float()
         return mse(left - right, batch[1])
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("the detached output is fed back into the model, as in truncated backpropagation")
@@ -187,8 +184,7 @@ def evaluated_between(job: Job) -> None:
         engine.train()
         return job.loss(engine, batch)
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 _DIVIDED: Any = {
@@ -373,8 +369,7 @@ def tiled_logits(job: Job) -> None:
 
     below = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Tanh())
     engine = job.engine(job.model(forward, below=below, head=nn.Linear(16, 1, bias=False)))
-    for step in range(4):
-        job.train(engine, step, lambda batch: engine(*batch))
+    job.steps(engine, range(4), lambda batch: engine(*batch))
 
 
 _TILES, _WORDS, _TILED_LENGTH = 2, 6, 8
@@ -412,8 +407,7 @@ def _trained(job: Job, masked: int) -> None:
         inputs = batch[0]
         return engine(torch.cat([inputs, -inputs]).unsqueeze(0)).float()
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 @scenario("a loss is computed in tiles with as many labels each", pinned=[{"stage": "2"}], **_FITS)

@@ -213,8 +213,7 @@ def writer(job: Job) -> None:
 def fetched_by_all_reduce(job: Job) -> None:
     """Sizes are multiples of the number of ranks, except for the head's bias."""
     engine = job.engine(job.MLP(), zero_optimization={"stage3_use_all_reduce_for_fetch_params": True})
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario(
@@ -248,8 +247,7 @@ def converted_to_universal(job: Job) -> None:
     forward = lambda self, x: self.head(self.below(x).tanh()).mean(dim=1, keepdim=True)  # noqa: E731
     # as many elements as ranks share without padding, with which older releases cannot convert torch's optimizers
     engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 16)))
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         found = job.weights(engine) if job.plain else _converted(job, engine)
     for name, weight in sorted(found.items()):
@@ -383,8 +381,7 @@ def universal_within_a_round(job: Job) -> None:
         engine = job.engine(job.MLP(seed=1), checkpoint={"load_universal": True})
         within(engine)
         job.load(engine, tag)
-    for step in range(1, 4):
-        job.train(engine, step)
+    job.steps(engine, range(1, 4))
 
 
 _FITS: Any = {

@@ -34,8 +34,7 @@ def made_after_zero_init(job: Job) -> None:
         finally:
             job.torch.nn.functional.linear = linear  # zero.Init leaves its own
     engine = job.engine(Model())
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _NESTED: Any = {"stage": "3", "precision": ("fp32", "bf16"), "ranks": ("1", "2")}
@@ -66,8 +65,7 @@ def _tell(job: Job, label: str, module: Any) -> None:
 
 def _nested_trained(job: Job, model: Any) -> None:
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 def _nested(job: Job) -> Any:
@@ -138,8 +136,7 @@ def engine_made_in_zero_init(job: Job) -> None:
             _tell(job, "after the engine", nn.Linear(4, 4))
     if not job.plain:
         _tell(job, "after", made())
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("a model of a class that is defined within zero.Init, made there and afterwards")
@@ -205,8 +202,7 @@ def made_after_skip_init(job: Job) -> None:
         finally:
             functional.linear = linear  # zero.Init leaves its own
     engine = job.engine(job.MLP())
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 # in half precision the weights are drawn in it: others than those of plain PyTorch
@@ -306,8 +302,7 @@ def _trained_shards(job: Job, size: int, **options: Any) -> None:
         engine = job.engine(_model(job), zero_optimization={"mics_shard_size": size, **options})
         if job.world_size > size and hasattr(getattr(engine, "optimizer", None), "_get_param_partition_rank"):
             return  # 0.19.6 hangs: by that rank, only the first of several groups has gradients to reduce
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
 
 
 @contextmanager
