@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
@@ -65,7 +64,7 @@ class Seen:
         return found
 
 
-class Trials:
+class Trials(ExitStack):
     """Runs the jobs of one release; thread-safe. A context manager.
 
     marks: whether the patch statements that run are recorded. schedule: that the emulated device follows with
@@ -74,22 +73,14 @@ class Trials:
     """
 
     def __init__(self, release: str, marks: bool = True, schedule: str = "") -> None:
+        super().__init__()
         self._release = release
         self._schedule = schedule
         self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
         self.path = environments.installed(release)
-        self._stack = ExitStack()
         self._servers: dict[str, Preloaded] = {}
         self._cannot_start: set[str] = set()  # variants
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Trials:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, job: Job, variant: str) -> Seen:
         """What the job's ranks observed. Runs that do not depend on the patches are kept in dsfix's cache."""
@@ -140,9 +131,7 @@ class Trials:
         with self._lock:
             if variant not in self._servers:
                 environment = {"PYTHONPATH": str(self.path), **_environment(variant)}
-                self._servers[variant] = self._stack.enter_context(
-                    Preloaded("cuda", *self._scripts, environment=environment)
-                )
+                self._servers[variant] = self.enter_context(Preloaded("cuda", *self._scripts, environment=environment))
             return self._servers[variant]
 
     def _kept(self, job: Job, variant: str) -> Path | None:
