@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 from matrix.bystanders import fingerprint
 
 if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+    from matrix.bystanders.job import Batch as Batch
+    from matrix.bystanders.job import Job as Job
+else:
+    Batch = Job = Any  # they import torch, which a list of the scenarios does not need
 
 Levels = Mapping[str, str]
 
@@ -48,7 +51,7 @@ class Scenario:
         return fingerprint.of(self.run.__module__, self.run.__name__, self.reference)
 
 
-Script = Callable[["Job"], None]
+Script = Callable[[Job], None]
 _FIELDS = ("pinned", "reference", "works_around", "release")
 _known: dict[str, Scenario] = {}
 _given: dict[Script, Mapping[str, Any]] = {}

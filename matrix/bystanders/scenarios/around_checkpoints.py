@@ -8,10 +8,10 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import (
     around_zero3,
     checkpoints,
@@ -23,9 +23,6 @@ from matrix.bystanders.scenarios import (
 )
 from matrix.bystanders.scenarios.around_zero3 import _one
 from matrix.bystanders.space import one
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _WHOLE_FILES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 

@@ -6,17 +6,14 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import experts, forward_passes, pipelines, sequences
 from matrix.bystanders.scenarios.around_zero3 import _one
 from matrix.bystanders.space import one
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _TWO: Any = {"stage": "0", "partitioning": "parameters persist", "ranks": "2"}
 

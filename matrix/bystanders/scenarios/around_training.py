@@ -8,15 +8,12 @@ import math
 import os
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.space import one
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _SGD: Any = {"precision": ("fp32",), "optimizer": ("SGD", "client's SGD")}
 _RATE = 0.05  # the setting's

@@ -6,16 +6,13 @@ import contextlib
 import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import engines, optimizers, zero3
 from matrix.bystanders.space import one
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _STAGE3 = "deepspeed.runtime.zero.stage3"
 _OFFLOAD = "deepspeed.runtime.zero.parameter_offload"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _ACCUMULATING = [{"stage": stage, "accumulation": "3", "ranks": "1"} for stage in "012"]
 _MANY = [{"stage": stage, "offload": "optimizer", "ranks": "2"} for stage in "12"]

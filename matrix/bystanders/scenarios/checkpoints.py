@@ -6,15 +6,12 @@ import importlib
 import inspect
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import engines, optimizers
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _SEVERAL = ("2", "3")
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Batch, Job, scenario, settings
 from matrix.bystanders.scenarios import experts
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Batch, Job
 
 
 @scenario("ZeRO-3 averages gradients by all-reduce")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _OFFLOAD = [{"stage": stage, "offload": "optimizer"} for stage in "12"]
 _ZERO12 = [*_OFFLOAD, *({"stage": stage} for stage in "12")]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import discarding
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _SEVERAL = ("2", "3")
 

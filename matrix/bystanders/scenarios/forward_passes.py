@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _WIDTH, _STAGES = 16, 4
 _FITS: Any = {

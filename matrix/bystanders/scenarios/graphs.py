@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import backward, discarding
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 # Graphs with more than one owner: two engines and one loss, an engine and a module of the script's own.
 #

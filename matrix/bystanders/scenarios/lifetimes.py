@@ -6,14 +6,11 @@ import gc
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import schedules
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _ALONE: Any = {"stage": "0", "precision": ("fp32",), "ranks": ("1",), "optimizer": ("client's SGD",)}
 _PINNED: Any = [{"stage": "0", "ranks": "1", "optimizer": "client's SGD"}]

@@ -9,12 +9,9 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Batch, Job
+from matrix.bystanders.scenario import Batch, Job, scenario, settings
 
 _HERE: Any = {"ranks": ("2",), "precision": ("fp32", "bf16"), "partitioning": ("parameters persist",)}
 _EACH: Any = {**_HERE, "stage": "012"}

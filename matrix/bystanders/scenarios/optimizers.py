@@ -7,14 +7,11 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import zero3
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "NAdam": {"lr": 0.01, "weight_decay": 0.1},

@@ -7,13 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _STEPS = 3
 _FITS: Any = {

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 # releases before 0.17.2 gather in fp32; plain PyTorch is in fp32 throughout
 _HERE: Any = {"stage": "3", "precision": ("fp32",), "reference": False}

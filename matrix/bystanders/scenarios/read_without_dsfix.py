@@ -7,14 +7,11 @@ import json
 import pickle
 import pickletools
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import checkpoints, schedules, universal
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _SCHEDULES: Any = {
     "WarmupLR": {"warmup_max_lr": list(schedules._OWN), **schedules._LINEAR},

@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _SCHEDULED_STEPS, _WARMUP, _TOTAL = 6, 2, 8
 _LINEAR = {"warmup_num_steps": _WARMUP, "warmup_type": "linear"}

@@ -8,14 +8,11 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import evaluation
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": accumulation, "ranks": ranks}

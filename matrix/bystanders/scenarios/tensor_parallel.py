@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _SHARDS: Any = {"stage": "012", "ranks": ("2", "4"), "optimizer": ("SGD", "AdamW"), "offload": ("none",)}
 

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Callable
 from multiprocessing.pool import ThreadPool
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario, settings
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import engines, experts, pipelines
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _ADAM = ("AdamW", "client's AdamW")  # with ZeRO-3 DeepSpeed looks for its moments
 _ZERO: Any = {"stage": "123", "optimizer": _ADAM}
