@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
-from matrix import proofs, table
+from matrix import files, proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
 from matrix.edges import near, required
@@ -98,8 +97,7 @@ def pages_of_records() -> dict[str, str]:
 def index() -> str:
     """What a job has to know of each patch to leave it unloaded, one a line."""
     shipped = registry.shipped()
-    lines = ",\n".join(f"  {json.dumps(each)}" for each in shipped["summaries"] or ())
-    return f'{{\n "of": {json.dumps(shipped["of"])},\n "summaries": [\n{lines}\n ]\n}}\n'
+    return files.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
 
 
 def write(files: Mapping[str, str], checkout: Path) -> None:

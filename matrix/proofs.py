@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from dsfix.cli.exits import Complaint
 from dsfix.lab.reproduction import in_force
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
-from matrix import fingerprints
+from matrix import files, fingerprints
 from matrix.fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
@@ -161,10 +160,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
     for head, named in ((_PATCH, versions), (_SEEN, seen)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
-    directory.mkdir(exist_ok=True)
-    partial = directory / f".{record.patch_id}.partial"
-    partial.write_text("\n\n".join(map("\n".join, parts)) + "\n", encoding="utf-8")
-    os.replace(partial, directory / f"{record.patch_id}.txt")
+    files.replace(directory / f"{record.patch_id}.txt", "\n\n".join(map("\n".join, parts)) + "\n")
 
 
 def _circumstances(cell: Cell) -> str:
