@@ -37,12 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--pinned", action="store_true", help="only the first pinned setting of each scenario; nothing is recorded"
     )
-    run.add_argument(
-        "--schedule",
-        type=runner.schedule,
-        metavar="NAME",
-        help="with --pinned: let the emulated device follow a schedule (late, ahead, early, random:SEED)",
-    )
     run.add_argument("--again", action="store_true", help="run jobs that are in the record again")
     run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
 
@@ -55,8 +49,6 @@ def run(options: argparse.Namespace) -> int:
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
         raise Complaint("--pinned records nothing: --patch and --each-patch cannot be combined with it")
-    if options.schedule and not options.pinned:
-        raise Complaint("--schedule requires --pinned: what is recorded follows no schedule")
     environment = environments.current(table.load())
     for patch_id in options.patch:
         patch = catalogue()[patch_id].patch
@@ -77,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             asked = space.samples(asked)
         chosen = [job for job in asked if options.again or options.pinned or record.current(job) is None]
         print(f"deepspeed {name}: {len(chosen)} of {len(asked)} jobs, {options.jobs} at a time", flush=True)
-        with Trials(name, schedule=options.schedule or "") as trials:
+        with Trials(name) as trials:
             changed = running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
             for patch_id in sorted(changed - set(options.patch)):
                 print(f"{patch_id} has other statements than in the record: run --again, or --patch {patch_id}")
@@ -86,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
                 reached = running.patch(record, trials, patch_id, every, options.jobs)
                 if patch_id in options.patch and not reached:
                     worse.append(f"deepspeed {name}: no job runs a statement of {patch_id}: it needs a scenario")
-        worse += docs.worse(record, others=bool(options.schedule))
+        worse += docs.worse(record)
     return page_of_records.complain(NAME, worse)
 
 

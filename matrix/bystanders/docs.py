@@ -54,16 +54,12 @@ and for patches that apply to none of these those of few scripts on {", ".join(s
 """
 
 
-def worse(record: Record, others: bool = False) -> list[str]:
-    """One sentence for each job that one patch, or all of them, make worse without an explanation.
-
-    others: also for each that is wrong with and without them.
-    """
+def worse(record: Record) -> list[str]:
+    """One sentence for each job that one patch, or all of them, make worse without an explanation."""
     return [
         f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {found.why}"
         for job, patch_id, found in _findings(record)
-        if (found.worse or (others and found.state == State.OTHER.value))
-        and not explanations.of(job, record.release, found, patch_id)
+        if found.worse and not explanations.of(job, record.release, found, patch_id)
     ]
 
 

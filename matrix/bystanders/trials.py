@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.preload import Preloaded
@@ -67,15 +66,13 @@ class Seen:
 class Trials(ExitStack):
     """Runs the jobs of one release; thread-safe. A context manager.
 
-    marks: whether the patch statements that run are recorded. schedule: that the emulated device follows with
-    DeepSpeed; plain PyTorch stays the same reference. Raises environments.Unavailable if the release cannot be
+    marks: whether the patch statements that run are recorded. Raises environments.Unavailable if the release cannot be
     installed.
     """
 
-    def __init__(self, release: str, marks: bool = True, schedule: str = "") -> None:
+    def __init__(self, release: str, marks: bool = True) -> None:
         super().__init__()
         self._release = release
-        self._schedule = schedule
         self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
         self.path = environments.installed(release)
         self._servers: dict[str, Preloaded] = {}
@@ -100,8 +97,6 @@ class Trials(ExitStack):
         with tempfile.TemporaryDirectory(prefix="dsfix-bystander-") as name:
             scratch = Path(name)
             environment = {**isolated(scratch), "PYTHONPATH": str(self.path)}
-            if variant != PLAIN:
-                environment.update(variables(self._schedule, races=False))
             work = scratch / "work"
             work.mkdir()
             how = "plain" if variant == PLAIN else "deepspeed"
@@ -135,7 +130,7 @@ class Trials(ExitStack):
             return self._servers[variant]
 
     def _kept(self, job: Job, variant: str) -> Path | None:
-        if variant not in (NONE, PLAIN) or (variant == NONE and self._schedule):
+        if variant not in (NONE, PLAIN):
             return None
         release = "plain" if variant == PLAIN else self._release
         parts = [job.scenario.fingerprint(), *(_file(each) for each in _framework())]

@@ -577,7 +577,7 @@ class TestCommand:
             return found["reached"]
 
         monkeypatch.setattr(records, "load", Record)
-        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release, schedule: contextlib.nullcontext())
+        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release: contextlib.nullcontext())
         monkeypatch.setattr(running, "jobs", recording_jobs)
         monkeypatch.setattr(running, "patch", recording_patch)
 
@@ -606,25 +606,6 @@ class TestCommand:
     def test_pinned_cannot_be_combined_with_a_patch(self, asked):
         with pytest.raises(Complaint, match="--pinned records nothing"):
             asked("--pinned", "--patch", "zero12_empty_parameter")
-
-    def test_nothing_is_recorded_under_a_schedule(self, asked):
-        assert asked("--pinned", "--schedule", "late")["jobs"] < len(space.jobs())
-        with pytest.raises(Complaint, match="--schedule requires --pinned"):
-            asked("--schedule", "late")
-
-    @pytest.mark.parametrize(("schedule", "status"), [("late", 1), ("", 0)])
-    def test_under_a_schedule_a_job_that_is_wrong_without_dsfix_too_is_reported(
-        self, asked, monkeypatch, capsys, schedule, status
-    ):
-        job = space.jobs()[0]
-
-        def other(record, *_, **__):
-            record.jobs[job.id] = Run(job.scenario.fingerprint(), Found(State.OTHER.value, "weights"))
-            return set()
-
-        monkeypatch.setattr(running, "jobs", other)
-        asked("--pinned", *(["--schedule", schedule] if schedule else []), status=status)
-        assert (f"{job.id}: weights" in capsys.readouterr().err) == bool(schedule)
 
 
 def a_record(job, found, **run):
