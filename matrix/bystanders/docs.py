@@ -1,11 +1,10 @@
-"""Writes docs/bystanders.md from the records and their explanations."""
+"""build/pages/bystanders.md, from the records and their explanations."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dsfix.catalogue import registry
 from matrix.bystanders import explanations, records, scenario, space
@@ -13,7 +12,6 @@ from matrix.bystanders.comparison import State
 from matrix.bystanders.records import Found, Record
 from matrix.bystanders.space import Job
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "bystanders.md"
 COMMAND = "python -m tox run -e bystanders"
 _EXPLAINED = (State.OTHER.value, State.WORSE.value)
 
@@ -47,7 +45,6 @@ plain PyTorch in fp32.
 
 runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script,
 and for patches that apply to none of these those of few scripts on {", ".join(space.PARTS)}.
-`-- docs` writes this page from what has been run so far.
 
 - *same*: bitwise identical with and without dsfix, with the same collectives
 - *right*: results differ, and those with dsfix match PyTorch within rounding; or the same with fewer collectives
@@ -57,16 +54,12 @@ and for patches that apply to none of these those of few scripts on {", ".join(s
 """
 
 
-def worse(record: Record, others: bool = False) -> list[str]:
-    """One sentence for each job that one patch, or all of them, make worse without an explanation.
-
-    others: also for each that is wrong with and without them.
-    """
+def worse(record: Record) -> list[str]:
+    """One sentence for each job that one patch, or all of them, make worse without an explanation."""
     return [
         f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {found.why}"
         for job, patch_id, found in _findings(record)
-        if (found.worse or (others and found.state == State.OTHER.value))
-        and not explanations.of(job, record.release, found, patch_id)
+        if found.worse and not explanations.of(job, record.release, found, patch_id)
     ]
 
 

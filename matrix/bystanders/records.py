@@ -14,7 +14,6 @@ a changed line.
 from __future__ import annotations
 
 import itertools
-import os
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from matrix import fingerprints, proofs
+from matrix import files, fingerprints, proofs
 from matrix.bystanders import space
 from matrix.bystanders.comparison import State, Verdict
 from matrix.bystanders.space import Job
@@ -175,11 +174,7 @@ def home(patch_id: str, found: Sequence[Record]) -> Record | None:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the whole record atomically."""
-    directory.mkdir(exist_ok=True)
-    partial = directory / f".{record.release}.partial"
-    partial.write_text(_written(record), encoding="utf-8")
-    os.replace(partial, directory / f"{record.release}.txt")
+    files.replace(directory / f"{record.release}.txt", _written(record))
 
 
 def _written(record: Record) -> str:

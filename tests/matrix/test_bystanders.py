@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import importlib
 import itertools
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -90,6 +91,10 @@ class TestSpace:
                 needs = {"stage": "3", "ranks": "2"} if "stage" not in (one, other) else {}
                 setting = {**space.plain(), **needs, **dict(zip((one, other), levels))}
                 assert levels in met or not space.possible(setting), (one, other, levels)
+
+    def test_the_scenarios_are_listed_without_torch(self):
+        code = "import sys; from matrix.bystanders import space; space.jobs(); sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
     def test_all_jobs_are_possible_and_have_unique_ids(self):
         jobs = space.jobs()
@@ -572,7 +577,7 @@ class TestCommand:
             return found["reached"]
 
         monkeypatch.setattr(records, "load", Record)
-        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release, schedule: contextlib.nullcontext())
+        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release: contextlib.nullcontext())
         monkeypatch.setattr(running, "jobs", recording_jobs)
         monkeypatch.setattr(running, "patch", recording_patch)
 
@@ -601,25 +606,6 @@ class TestCommand:
     def test_pinned_cannot_be_combined_with_a_patch(self, asked):
         with pytest.raises(Complaint, match="--pinned records nothing"):
             asked("--pinned", "--patch", "zero12_empty_parameter")
-
-    def test_nothing_is_recorded_under_a_schedule(self, asked):
-        assert asked("--pinned", "--schedule", "late")["jobs"] < len(space.jobs())
-        with pytest.raises(Complaint, match="--schedule requires --pinned"):
-            asked("--schedule", "late")
-
-    @pytest.mark.parametrize(("schedule", "status"), [("late", 1), ("", 0)])
-    def test_under_a_schedule_a_job_that_is_wrong_without_dsfix_too_is_reported(
-        self, asked, monkeypatch, capsys, schedule, status
-    ):
-        job = space.jobs()[0]
-
-        def other(record, *_, **__):
-            record.jobs[job.id] = Run(job.scenario.fingerprint(), Found(State.OTHER.value, "weights"))
-            return set()
-
-        monkeypatch.setattr(running, "jobs", other)
-        asked("--pinned", *(["--schedule", schedule] if schedule else []), status=status)
-        assert (f"{job.id}: weights" in capsys.readouterr().err) == bool(schedule)
 
 
 def a_record(job, found, **run):

@@ -16,7 +16,7 @@ from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import docs, fingerprints, proofs, recording
 from matrix import table as known
-from matrix.pages import data, evidence, markdown, patches, text
+from matrix.pages import data, evidence, matrix_page, patches, text
 from matrix.proofs import Cell, Run, State
 from matrix.table import Environment, Release, Table
 
@@ -184,16 +184,6 @@ def test_every_cell_is_in_the_page(write_patch, record, render):
     }
 
 
-def test_the_markdown_shows_every_cell_and_says_when_it_was_run(write_patch, record, render):
-    entry = write_patch("clip")
-    record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", "cannot-tell", "cannot-tell"), (OLD, "0.13.5"): None})
-    page = render("matrix.md", entry)
-    assert "| [`clip`](catalogue.md#clip) | `··` | `·●●?` |" in page
-    assert "| [`clip`](catalogue.md#clip) | `·-` | `·` |" in page
-    assert "Run on 2026-11-21 with `python -m tox run -e matrix`: torch 2.13.0+cpu, numpy 2.4.6, python 3.11.7" in page
-    assert "- `clip`, cannot tell on 0.14.3: without: 0.14.3" in page
-
-
 def test_the_catalogue_gives_the_range_as_proven(write_patch, record, render):
     entry = write_patch("clip")
     record(entry, {(OLD, "0.13.5"): None}, gpu=["0.14.1"])
@@ -279,7 +269,7 @@ def test_the_pages_depend_on_nothing_else(write_patch, record, render, monkeypat
     first, second = write_patch("one"), write_patch("two", "HANG")
     record(first)
     record(second)
-    names = ("catalogue.md", "matrix.md", "matrix/index.html", "patches.md")
+    names = ("catalogue.md", "matrix/index.html", "patches.md")
     expected = [render(name, first, second) for name in names]
     monkeypatch.setenv("TZ", "Pacific/Auckland")
     assert [render(name, second, first) for name in names] == expected
@@ -290,17 +280,20 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     """Writes the pages of one patch; the result runs `docs --check` and returns its status and messages."""
     entry = write_patch("clip")
     monkeypatch.setattr(docs, "CHECKOUT", tmp_path / "checkout")
-    monkeypatch.setattr(docs, "RENDER", {"matrix.md": markdown.render})
+    monkeypatch.setattr(docs, "RENDER", {"patches.md": patches.render})
     monkeypatch.setattr(docs, "pages_of_records", lambda: {f"{docs.PAGES}/sweep.md": "the sweep"})
     monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
     monkeypatch.setattr("matrix.table.load", lambda: table)
+    bystanders: list[str] = []
+    monkeypatch.setattr("matrix.bystanders.docs.faults", lambda found: bystanders)
     catalogue = {"clip": entry}
     monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
     written = {line.partition(" ")[0] for line in capsys.readouterr().out.splitlines() if line.endswith(" written")}
-    assert written == {*COMMITTED, "build/pages/matrix.md", "build/pages/sweep.md"}
+    assert written == {*COMMITTED, "build/pages/patches.md", "build/pages/sweep.md"}
 
-    def run(**entries):
+    def run(*faults, **entries):
+        bystanders[:] = faults
         catalogue.update(entries)
         status = docs.run(argparse.Namespace(check=True))
         return status, capsys.readouterr().err.splitlines()
@@ -310,6 +303,10 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
 
 def test_pages_as_written_are_not_stale(check):
     assert check() == (0, [])
+
+
+def test_faults_of_the_bystanders_are_reported(check):
+    assert check("1.0: a job is missing") == (1, ["1.0: a job is missing"])
 
 
 @pytest.mark.parametrize("name", sorted(COMMITTED))
@@ -450,8 +447,8 @@ def test_forty_five_patches_stay_small(write_patch, table, tmp_path):
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_has_its_glyph(state):
-    assert state in markdown.GLYPHS
-    assert len({glyph for glyph, _ in markdown.GLYPHS.values()}) == len(State)
+    assert state in matrix_page.GLYPHS
+    assert len({glyph for glyph, _ in matrix_page.GLYPHS.values()}) == len(State)
 
 
 def test_what_is_committed_is_not_stale(capsys):

@@ -120,13 +120,21 @@ def test_the_example_is_a_record() -> None:
     assert (release, found.patched, found.earlier) == ("1.9.0", Run("no-bug", "applied", "as it is"), OLD)
 
 
+@pytest.mark.parametrize("key", ['12ae32 "', "d96e1b previous"])
+def test_a_cell_whose_key_a_merge_has_dropped_is_of_an_earlier_version(tmp_path, monkeypatch, key):
+    monkeypatch.setattr(fingerprints, "of", lambda entry: OLD)
+    dropped, other = RECORD.replace(key, key.replace(key[0], "e", 1)), 'f00000 "seen elsewhere"\n'
+    two = dropped.replace("\n\npatch", "\n1.8.0 2026-01-01 bug f00000 no-bug f00000 abcdef\n\npatch")
+    (tmp_path / "a_patch.txt").write_text(two.replace("patch\n", "patch\nabcdef previous previous\n") + other)
+    found = proofs.load(ENTRY, tmp_path).cells["here"]
+    assert {release: each.earlier is None for release, each in found.items()} == {"1.8.0": True, "1.9.0": False}
+
+
 @pytest.mark.parametrize(
     ("part", "damage"),
     [
         (RECORD, ""),
         ("here;", "<<<<<<< ours\nhere;"),
-        ("12ae32 no-bug", "000000 no-bug"),
-        ("d96e1b previous", "000000 previous"),
         ("previous previous", "previous"),
         ("1.9.0 2026", "1.9.0 2026-01-01 bug 12ae32 no-bug 12ae32 d96e1b\n1.9.0 2026"),
         (" d96e1b\n\n", "\n\n"),

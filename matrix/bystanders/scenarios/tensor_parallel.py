@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _SHARDS: Any = {"stage": "012", "ranks": ("2", "4"), "optimizer": ("SGD", "AdamW"), "offload": ("none",)}
 
@@ -66,8 +63,8 @@ def shards_resumed(job: Job) -> None:
     _resumed(job, _two_shards(job), job.rank % 2)
 
 
-@scenario(
-    "Ulysses sequence parallelism resumes from a checkpoint",
+@scenario("Ulysses sequence parallelism resumes from a checkpoint")
+@settings(
     pinned=[{"stage": "2"}, {"stage": "0"}, {"stage": "1", "ranks": "4"}],
     **{**_SHARDS, "precision": ("fp32", "bf16"), "clipping": ("off",)},
 )
@@ -187,9 +184,8 @@ def sharded_mpt_by_names(job: Job) -> None:
     _passed_by_names(job, autotp.noting_mpt())
 
 
-@scenario(
-    "sharded inference of an MPT whose attention notes kv_n_heads, and needs only its weights", pinned=[{}], **_FITS
-)
+@scenario("sharded inference of an MPT whose attention notes kv_n_heads, and needs only its weights")
+@settings(pinned=[{}], **_FITS)
 def sharded_mpt_by_weights(job: Job) -> None:
     from dsfix.lab import autotp
 
