@@ -38,7 +38,7 @@ def of(entry: Entry) -> Fingerprint:
 
 
 def of_changes(entry: Entry) -> str:
-    """What bystanders and step times go by: the fingerprint of the patch's changes and their helpers alone."""
+    """What bystanders go by: the fingerprint of the patch's changes and their helpers alone."""
     defined = _defined(entry.module)
     parts = (" ".join(_parts(each)) for each in entry.patch.changes)
     return _digest((*parts, *_sources(_helpers(entry), defined)))
