@@ -1,36 +1,30 @@
-"""Writes tests/explain/tracebacks/: the output of real jobs that crash because of a bug.
+"""Writes tests/explain/tracebacks/: the tracebacks by which reproductions recognise their bugs.
 
-    python tests/explain/record.py NAME RELEASE DIRECTORY
+    python tests/explain/record.py ID RELEASE DIRECTORY
 
-NAME is the id of a patch, whose reproduction runs without the patch, or a function in jobs.py; DIRECTORY contains that
-release of DeepSpeed, installed by `pip install --target` for the Python that runs this. A reproduction's traceback is
-the one by which it recognises its bug. Frames of torch except the last are removed, and paths are replaced.
+The reproduction of the patch ID runs without the patch; DIRECTORY contains that release of DeepSpeed, installed by
+`pip install --target` for the Python that runs this. Frames of torch except the last are removed, and paths are
+replaced.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import tempfile
 import traceback
 from pathlib import Path
 
-import jobs
-
 import dsfix
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab import reproduction
-from dsfix.lab.isolation import isolated
-from dsfix.lab.ranks import launch
-from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "tracebacks"
 SITE = "/opt/conda/lib/python3.11/site-packages"
-_KEPT_FRAMES = ("/deepspeed/", "/patches/", "jobs.py", "/zero_to_fp32.py")
-_FRAME = re.compile(r'^(?P<rank>\[rank0\]: |)  File "(?P<path>[^"]+)", line .*\n(?:(?P=rank)    .*\n)*', re.M)
+_KEPT_FRAMES = ("/deepspeed/", "/patches/", "/zero_to_fp32.py")
+_FRAME = re.compile(r'^  File "(?P<path>[^"]+)", line .*\n(?:    .*\n)*', re.M)
 
 
 def _reproduction(into, patch_id, directory):
@@ -50,28 +44,13 @@ def _reproduction(into, patch_id, directory):
     return reproduction.main(patch_id, directory)
 
 
-def _job(name):
-    """Runs one rank of a job, which crashes like any job."""
-    job = getattr(jobs, name)
-    with Lab(device=getattr(job, "device", "cuda")) as lab:
-        job(lab)
-
-
-def _recorded(name, directory):
-    """Returns the output of the job from its first traceback on; "" if there is none."""
+def _recorded(patch_id, directory):
+    """Returns the traceback; "" if there is none."""
     with tempfile.TemporaryDirectory(prefix="dsfix-") as scratch:
-        if name in catalogue():
-            raw = Path(scratch, "raw")
-            command = (sys.executable, str(HERE / "record.py"), "--reproduction", str(raw))
-            print(reproduction.run(name, patched=False, path=directory, rank_command=command).detail)
-            return raw.read_text() if raw.exists() else ""
-        environment = {**isolated(Path(scratch)), "PYTHONPATH": os.pathsep.join([str(directory), str(HERE)])}
-        environment["DSFIX_ONLY"] = "torch_elastic_log,torch_elastic_get_socket_with_port,numpy_bufsize"
-        command = [sys.executable, str(HERE / "record.py"), "--job", name]
-        ranks = launch(command, ranks=getattr(getattr(jobs, name), "ranks", 1), env=environment, cwd=scratch)
-        print(ranks[0].stderr[-2000:])
-        found = re.search(r"^.*Traceback \(most recent call last\)[\s\S]*", ranks[0].stderr, re.M)
-        return found.group() if found else ""
+        raw = Path(scratch, "raw")
+        command = (sys.executable, str(HERE / "record.py"), "--reproduction", str(raw))
+        print(reproduction.run(patch_id, patched=False, path=directory, rank_command=command).detail)
+        return raw.read_text() if raw.exists() else ""
 
 
 def shortened(text, directory):
@@ -83,23 +62,23 @@ def shortened(text, directory):
         if not last and not any(part in frame["path"] for part in _KEPT_FRAMES):
             text = text[: frame.start()] + text[frame.end() :]
     text = text.replace(str(directory), SITE).replace(sys.base_prefix, "/opt/conda")
-    text = re.sub(rf"{re.escape(str(HERE))}/jobs\.py|/[^\"]*/patches/\w+/\w+\.py", "/home/user/train.py", text)
+    text = re.sub(r"/[^\"]*/patches/\w+/\w+\.py", "/home/user/train.py", text)
     text = re.sub(r"(/[^\"\s]*)?/site-packages", SITE, text)
     return re.sub(r"/tmp/dsfix-[^\s'\"]*?(/\w+\.py|)(?=[\s'\"]|$)", r"/scratch\1", text)
 
 
-def main(name, release, directory):
+def main(patch_id, release, directory):
     directory = Path(directory).resolve()
-    text = shortened(_recorded(name, directory), directory)
+    text = shortened(_recorded(patch_id, directory), directory)
     if not text:
-        return f"{name} on {release}: no traceback"
+        return f"{patch_id} on {release}: no traceback"
     KEPT.mkdir(exist_ok=True)
-    (KEPT / f"{name}-{release}.txt").write_text(text)
+    (KEPT / f"{patch_id}-{release}.txt").write_text(text)
     print(text)
     return 0
 
 
 if __name__ == "__main__":
     assert dsfix  # imported before torch
-    how, *rest = sys.argv[1:]
-    sys.exit({"--reproduction": _reproduction, "--job": _job}[how](*rest) if how.startswith("--") else main(how, *rest))
+    rank = sys.argv[1] == "--reproduction"
+    sys.exit(_reproduction(*sys.argv[2:]) if rank else main(*sys.argv[1:]))
