@@ -7,8 +7,6 @@ The reproduction of the patch ID runs without the patch; DIRECTORY contains that
 replaced.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

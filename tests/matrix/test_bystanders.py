@@ -1,7 +1,5 @@
 """The space of jobs, the verdict on two runs, the marks in patches, the records and the page; nothing is trained."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

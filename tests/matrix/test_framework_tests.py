@@ -1,23 +1,20 @@
 """The page of the frameworks' own tests, and how outcomes are read."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as xml
-from typing import Any
 
 import pytest
 
 from matrix.framework_tests import __main__ as tool
 
 
-def made_up(**outcomes: str) -> dict[str, Any]:
+def made_up(**outcomes):
     """A record with these outcomes of one test."""
     suite = {"tests": "abc", "date": "2026-01-01", "versions": {}, "applied": ["some_patch"]}
     both = {"a.py::test_other": {"without": "passed", "with": "passed", "why": {}}}
     return {"accelerate": {**suite, "runs": {**both, "a.py::test_it": {**outcomes, "why": {"with": "a_b|c"}}}}}
 
 
-def test_no_test_of_the_record_is_worse() -> None:
+def test_no_test_of_the_record_is_worse():
     assert tool.complain(tool.read()) == 0
 
 
@@ -32,12 +29,12 @@ def test_no_test_of_the_record_is_worse() -> None:
         ({"without": "failed"}, 1),
     ],
 )
-def test_a_test_that_is_worse_or_missing_with_dsfix_is_reported(capsys, outcomes, status) -> None:
+def test_a_test_that_is_worse_or_missing_with_dsfix_is_reported(capsys, outcomes, status):
     assert tool.complain(made_up(**outcomes)) == status
     assert ("a.py::test_it is worse" in capsys.readouterr().err) == bool(status)
 
 
-def test_text_is_escaped_on_the_page() -> None:
+def test_text_is_escaped_on_the_page():
     assert r"a\_b\|c" in tool.render(made_up(without="passed", **{"with": "passed"}))
 
 
@@ -50,5 +47,5 @@ def test_text_is_escaped_on_the_page() -> None:
         ('<testcase classname="a" name="b"><system-out/></testcase>', ("a::b", "passed", "")),
     ],
 )
-def test_the_outcome_of_a_test(case, expected) -> None:
+def test_the_outcome_of_a_test(case, expected):
     assert tool._outcome(xml.fromstring(case)) == expected

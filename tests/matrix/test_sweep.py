@@ -1,7 +1,5 @@
 """The space of configs, its covering array, the classes of disagreements, and the page; nothing is trained."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from types import SimpleNamespace
@@ -12,13 +10,13 @@ from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.cli.exits import Complaint
 from matrix.sweep import classes, covering, docs, records, running, space
 from matrix.sweep.explanations import Explanation, Kind
-from matrix.sweep.records import Class, Found, Record, Run
+from matrix.sweep.records import Class, Found, Run
 
 AGREES = Run(comparisons=10)
 WRONG = Found("training", "gradients", 1, ("up.weight",), 1.0, 2.0, 0.5, 1e-6)
 
 
-def disagreeing(found: Found = WRONG) -> Run:
+def disagreeing(found=WRONG):
     return Run(comparisons=10, differences=(found,))
 
 
@@ -30,7 +28,7 @@ def three(monkeypatch):
     return rows
 
 
-def possible(part: dict[str, str]) -> bool:
+def possible(part):
     return frozenset(part.items()) in covering.allowed(2, part)
 
 
@@ -219,8 +217,8 @@ class TestClasses:
 class Engine:
     """Replaces the trials: ZeRO-2 with accumulation is wrong without dsfix and, if `faulty`, also with it."""
 
-    def __init__(self) -> None:
-        self.tried: list[tuple[dict[str, str], str, tuple[str, ...]]] = []
+    def __init__(self):
+        self.tried = []
         self.faulty = False
 
     def __call__(self, row, variant, left_out=()):
@@ -245,7 +243,7 @@ def engine(three, tmp_path, monkeypatch):
     return Engine()
 
 
-def swept(engine: Engine, **options) -> Record:
+def swept(engine, **options):
     record = running.release("0.17.6", engine, 1, **{"again": False, **options})
     running.classify(record, engine, 2)
     return record
