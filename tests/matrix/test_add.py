@@ -116,12 +116,8 @@ def test_an_older_release_that_the_table_lacks_does_not_become_the_newest():
     assert extended.releases[-1] == NEWEST
 
 
-@pytest.mark.parametrize("fault", ["no answer", "no project", "wrong digest"])
-def test_an_index_that_fails_is_a_complaint_and_changes_nothing(checkout, package_index, monkeypatch, fault):
-    if fault == "no answer":
-        monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
-    if fault == "wrong digest":
-        package_index.offer("99.0.0", hashes={"sha256": "0" * 64})
+def test_an_index_that_fails_is_a_complaint_and_changes_nothing(checkout, package_index):
+    package_index.offer("99.0.0", hashes={"sha256": "0" * 64})
     before = (checkout / "releases.json").read_bytes()
     with pytest.raises(Complaint) as complaint:
         add.run(COMMAND)
