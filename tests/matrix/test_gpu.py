@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from matrix import fingerprints, proofs
 from matrix.gpu import choice, items, results
 from matrix.gpu import run as folder_run
 from matrix.gpu.session import Item, Session
+from tests.processes import ended
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RELEASES = ["0.14.0", "0.14.1", "0.14.2", "0.14.4"]
@@ -190,13 +190,8 @@ def test_a_folder_that_cannot_run_says_why_in_a_sentence(tmp_path, python, said)
     shutil.copyfile(folder_run.__file__, tmp_path / "run.py")
     (tmp_path / "manifest.json").write_text(json.dumps({"python": python, "releases": ["0.19.8"]}))
     (tmp_path / "wheels").mkdir()
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "run.py"), "--out", str(tmp_path / "result.json")],
-        env={**os.environ, "PIP_NO_INDEX": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, tmp_path / "run.py", "--out", tmp_path / "result.json"]
+    done = ended(command, tmp_path, {**os.environ, "PIP_NO_INDEX": "1"})
     assert done.returncode == 1
     assert done.stderr.startswith(said)
     assert len(done.stderr.splitlines()) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from matrix import table
+from tests.processes import ended
 
 Proof = Callable[..., "subprocess.CompletedProcess[str]"]
 HIDDEN = "on {}, {} its range with its number hidden, it is {}"
@@ -172,9 +173,7 @@ except source.Complaint as complaint:
 """
         fixed = {"PIP_INDEX_URL": "http://127.0.0.1:1/", "NO_PROXY": "127.0.0.1", "COLUMNS": "120"}
         environment = {**os.environ, **fixed, **variables, "DSFIX_CACHE": str(root / "cache"), "PYTHONPATH": str(root)}
-        return subprocess.run(
-            [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False
-        )
+        return ended([sys.executable, "-c", code, *arguments], None, environment)
 
     return run
 

@@ -1,7 +1,6 @@
 """The device_map guards with the real DeepSpeed, transformers, accelerate and peft, on the emulated devices."""
 
 import json
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.lab.ranks import launch
+from tests.processes import without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
 SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"
@@ -30,9 +30,9 @@ def seen(tmp_path_factory):
         key = (program, mode, ranks)
         if key not in done:
             directory = tmp_path_factory.mktemp(program)
-            env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+            guard = mode if mode != "error" else ""
+            env = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=guard)
             env.pop("ACCELERATE_BYPASS_DEVICE_MAP", None)
-            env.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=mode if mode != "error" else "")
             command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(directory), mode]
             for ended in launch(command, ranks=ranks, timeout=300, env=env, cwd=directory):
                 assert ended.returncode == 0, f"rank {ended.rank}: {ended.stdout[-2000:]}{ended.stderr[-6000:]}"
