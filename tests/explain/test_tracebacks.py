@@ -1,4 +1,4 @@
-"""Tracebacks of real runs, those of reproductions written by record.py, and the symptoms of the patches."""
+"""Tracebacks of real runs, and the symptoms of the patches."""
 
 import re
 from pathlib import Path

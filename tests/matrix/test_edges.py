@@ -14,7 +14,12 @@ from matrix.table import Environment
 sys.path.insert(0, str(Path(__file__).parent))
 from stand_in import StandIn
 
+HERE = Environment("here", "3.11", {"torch": "2.13.0"})
 RELEASES = ("0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.15.0", "0.16.0")
+
+
+def claiming(affects):
+    return Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +40,7 @@ RELEASES = ("0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.15.0",
     ],
 )
 def test_edges_of_a_claim(affects, expected):
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    environment = Environment("here", "3.11", {"torch": "2.13.0"})
-    assert edges.edges(patch, environment, RELEASES) == expected
+    assert edges.edges(claiming(affects), HERE, RELEASES) == expected
 
 
 def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path):
@@ -76,8 +79,7 @@ def test_the_sample_has_every_nth_patch_and_the_named_ones():
     ],
 )
 def test_ends_of_a_claim(affects, expected):
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    assert edges.ends(patch, Environment("here", "3.11", {"torch": "2.13.0"}), RELEASES) == expected
+    assert edges.ends(claiming(affects), HERE, RELEASES) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,7 @@ def test_ends_of_a_claim(affects, expected):
     ],
 )
 def test_releases_near_a_claim(affects, expected):
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    environment = Environment("here", "3.11", {"torch": "2.13.0"})
-    assert edges.near(patch, environment, RELEASES) == expected
+    assert edges.near(claiming(affects), HERE, RELEASES) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,7 @@ def test_releases_near_a_claim(affects, expected):
 )
 def test_what_is_run_again_after_a_patch_has_changed(affects, expected):
     releases = ("0.0.0", "0.1.0", "0.1.1", "0.1.2", "0.2.0", "0.2.1", "0.3.0", "0.3.1", "0.4.0")
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    assert edges.required(patch, Environment("here", "3.11", {}), releases) == expected
+    assert edges.required(claiming(affects), HERE, releases) == expected
 
 
 @pytest.fixture
