@@ -54,6 +54,12 @@ def test_messages_are_readable(page):
     assert not [each for each in messages if len(each) > 190 or len(each) < 12]
 
 
+def test_a_message_is_from_a_traceback_or_a_reproduction_if_one_shows_it(page):
+    assert "`ValueError: Illegal to call wait on IllegalWork object`" in page
+    assert "`MiCS_Optimizer.load_state_dict() got an unexpected keyword argument 'param_shapes'`" in page
+    assert "`in get_lr_ratio … ZeroDivisionError: … division by zero`" in page
+
+
 def test_messages_are_sorted_under_their_error(page):
     for part in re.split(r"\n### ", _section(page, "Messages"))[1:]:
         messages = [re.sub(r"\W+", " ", each).strip().casefold() for each in re.findall(r"^- (.*)", part, re.M)]
