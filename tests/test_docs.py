@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from packaging.specifiers import SpecifierSet
 
 import dsfix.cli
@@ -90,17 +89,16 @@ def test_no_patch_is_broken():
     assert registry.load()[1] == ()
 
 
-@pytest.mark.parametrize(("page", "line"), [("docs/patches.md", r"^\| `{}` \|")])
-def test_a_page_names_every_patch(page, line):
-    text = _page(page)
-    assert [each for each in ENTRIES if not re.search(line.format(re.escape(each)), text, re.M)] == []
+def test_a_page_names_every_patch():
+    text = _page("docs/patches.md")
+    assert [each for each in ENTRIES if f"\n| `{each}` |" not in text] == []
 
 
 def test_a_docstring_has_why_how_changes_and_workaround():
     """Links are in `upstream`, and `fixed_in` says when a patch may go: neither is repeated in the docstring."""
     offenders = {}
     for each, patch in PATCHES.items():
-        told = list(_sections(each))
+        told = [name for name, text in _sections(each).items() if text]
         wrong = patch.severity is Severity.WRONG_RESULT
         # Changes: also of a crash whose fix changes numbers
         if told != ["Why", "How", "Changes", "Workaround"] and (wrong or told != ["Why", "How", "Workaround"]):
@@ -114,10 +112,6 @@ def test_sections_of_a_docstring_are_short():
         (each, name) for each, sections in found.items() for name, text in sections if text.count("\n") >= LINES[name]
     ]
     assert offenders == []
-
-
-def test_no_section_of_a_docstring_is_empty():
-    assert [each for each in ENTRIES if not all(_sections(each).values())] == []
 
 
 def test_changes_says_what_resuming_from_a_checkpoint_does():

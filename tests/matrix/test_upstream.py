@@ -1,9 +1,6 @@
 """DeepSpeed's own tests as an oracle: running, recording and judging; DeepSpeed and its tests are stand-ins here."""
 
-from __future__ import annotations
-
 import argparse
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +35,7 @@ def test_numbers(number): pass
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     """A clone of DeepSpeed, whose package must not be imported."""
     file = tmp_path / "clone" / "tests" / ENGINE
     file.parent.mkdir(parents=True)
@@ -70,7 +67,7 @@ def kept(monkeypatch, directory):
         monkeypatch.setattr(function, "__defaults__", (directory / "records",))
 
 
-def ids(*names: str) -> list[str]:
+def ids(*names):
     return [f"{ENGINE}::test_{name}" for name in names]
 
 
@@ -139,14 +136,14 @@ class TestSelection:
 class Engine:
     """Replaces a session: outcomes has each test's outcome without and with dsfix."""
 
-    def __init__(self, **outcomes: tuple[str, str]) -> None:
+    def __init__(self, **outcomes):
         self.versions = {"deepspeed": "0.18.9"}
         self.outcomes = outcomes
-        self.ran: list[tuple[str, tuple[str, ...]]] = []
+        self.ran = []
         self.needed = ""
         self.stops_at = ""
 
-    def build(self) -> None:
+    def build(self):
         pass
 
     def run(self, variant, tests, left_out=()):

@@ -11,6 +11,7 @@ import pytest
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.ranks import launch
 from dsfix.versions import Fit, gate
+from tests.processes import without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -36,9 +37,8 @@ def run(tmp_path):
         pytest.skip("DeepSpeed is not installed")
 
     def run(program, *arguments, ranks=1, **variables):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-        environment.update({name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ})
-        environment.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **variables)
+        kept = {name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ}
+        environment = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **kept, **variables)
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(tmp_path), *map(str, arguments)]
         ended = launch(command, ranks=ranks, timeout=300, env=environment, cwd=tmp_path)
         for each in ended:

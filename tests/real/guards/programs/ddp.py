@@ -38,11 +38,6 @@ class Derived(DistributedDataParallel):
         super().__init__(model, **options)
 
 
-class Unwatched(DistributedDataParallel):
-    def __init__(self, model, **options):
-        DistributedDataParallel.__init__.__wrapped__(self, model, **options)
-
-
 logging.getLogger("dsfix").addHandler(Listener())
 
 
@@ -89,8 +84,6 @@ def cases(tested):
     if tested == "error":
         yield "devices of its own", outcome(over(rank, rank + 2), expected)
         yield "this device", outcome(dispatch_model(MLP(depth=BLOCKS), {"": rank}, force_hooks=True), expected)
-        yield "unwatched, device_ids", outcome(over(0, 1), kind=Unwatched, device_ids=own)
-        yield "unwatched, offloaded", outcome(over(rank, head="cpu"), kind=Unwatched)
 
 
 found = dict(cases(tested))
