@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
 from .. import survey, versions
 from ..catalogue import registry
+from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
 from ..job import Job
 from ..outcome import Outcome
@@ -21,12 +20,13 @@ from ..settings import Settings
 from ..upstream import releases, table
 from ..upstream.coverage import specifiers
 from . import prepare
-from .exits import OK, TROUBLE, UNSEEN, Complaint
+from .exits import BAD_USAGE, OK, TROUBLE, UNSEEN, Complaint
 from .printing import job_reports, output, upstream
 
 NAME = "list"
 HELP = "which patches apply to the installed DeepSpeed, and why; imports neither torch nor DeepSpeed"
 _SEVERITIES = [each.value for each in Severity]
+_Listed = list[tuple[Entry, Verdict]]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -60,74 +60,57 @@ def run(options: argparse.Namespace) -> int:
         if options.severity or options.deepspeed is not None:
             raise Complaint("--job goes with neither --severity nor --deepspeed")
         return job_reports.run(options.job, options.verbose, options.json)
+    release, remark = None, ""
     try:
         if options.deepspeed is not None:
-            release, heading = _named(options.deepspeed)
-            verdicts = {each.id: _by_number(each, release) for each in registry.catalogue().values()}
+            release = releases.named(options.deepspeed, table.load())
+            heading = f"deepspeed {release}, by its number alone: the installed source decides in a job"
         else:
             prepare.require_deepspeed()
             heading = survey.heading()
-            if options.upstream:
-                release, heading = _installed(heading)
-            else:
-                verdicts = survey.verdicts()
         if options.upstream:
-            return upstream.run(release, heading, options)
-        listed, remark = _chosen(verdicts, options)
+            if release is None:
+                release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
+            return upstream.run(release, f"{heading} ({remark})" if remark else heading, options)
+        wanted, settings = options.severity or _SEVERITIES, Settings.read()
+        entries = [each for each in registry.catalogue().values() if each.patch.severity.value in wanted]
+        listed = [(each, _verdict(each, release, settings)) for each in entries]
+        if options.config is not None:
+            listed, remark = _meeting(listed, options)
+    except releases.UnknownRelease as error:
+        return prepare.refused(Complaint(str(error), UNSEEN if options.deepspeed is None else BAD_USAGE), options.json)
     except Complaint as complaint:
         return prepare.refused(complaint, options.json)
     if options.json:
-        output.print_json({"distributions": survey.distributions(), "patches": _as_json(listed)})
+        output.print_json({"distributions": survey.distributions(), "patches": [_as_json(*each) for each in listed]})
     else:
         output.say(heading)
         _print(listed, remark, options)
-    return TROUBLE if any(verdict.outcome.trouble for verdict in listed.values()) else OK
+    return TROUBLE if any(verdict.outcome.trouble for _, verdict in listed) else OK
 
 
-def _named(text: str) -> tuple[Version, str]:
-    """The release of that name, and the heading."""
-    try:
-        release = releases.named(text, table.load())
-    except releases.UnknownRelease as error:
-        raise Complaint(str(error)) from None
-    return release, f"deepspeed {release}, by its number alone: the installed source decides in a job"
-
-
-def _installed(heading: str) -> tuple[Version, str]:
-    """The release whose known bugs the installed DeepSpeed has, and the heading."""
-    try:
-        release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
-    except releases.UnknownRelease as error:
-        raise Complaint(str(error), UNSEEN) from None
-    return release, f"{heading} ({remark})" if remark else heading
-
-
-def _by_number(entry: registry.Entry, release: Version) -> Verdict:
+def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdict:
+    """That on the installed DeepSpeed, or by the number of a release."""
     patch = entry.patch
-    why = Settings.read().disabled(entry.id, patch.default, patch.severity.value)
+    if release is None:
+        return survey.decide(entry, settings)
+    why = settings.disabled(entry.id, patch.default, patch.severity.value)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
     affected = specifiers(patch.affects.get("deepspeed", "")).contains(release)
     return Verdict(Outcome.PENDING if affected else Outcome.NOT_AFFECTED, f"deepspeed {release}")
 
 
-def _chosen(verdicts: Mapping[str, Verdict], options: argparse.Namespace) -> tuple[dict[str, Verdict], str]:
-    """The patches of the severities, for bugs that the config meets; and a sentence on what the config leaves open."""
-    catalogue = registry.catalogue()
-    wanted = options.severity or _SEVERITIES
-    listed = {name: each for name, each in verdicts.items() if catalogue[name].patch.severity.value in wanted}
-    if options.config is None:
-        return listed, ""
+def _meeting(listed: _Listed, options: argparse.Namespace) -> tuple[_Listed, str]:
+    """The patches for bugs that the config meets, and a sentence on what it leaves open."""
     from ..check.checking import check
 
     try:
         job = check(options.config, deepspeed=options.deepspeed).facts.job
     except ValueError as error:
         raise Complaint(str(error)) from None
-    met = {name: each for name, each in listed.items() if _meets(catalogue[name].patch, job)}
-    unknown = sum(
-        each.outcome is Outcome.PENDING and catalogue[name].patch.config is None for name, each in listed.items()
-    )
+    unknown = sum(verdict.outcome is Outcome.PENDING and entry.patch.config is None for entry, verdict in listed)
+    met = [(entry, verdict) for entry, verdict in listed if _meets(entry.patch, job)]
     return met, f"{unknown} more apply to bugs of which a config shows nothing: `python -m dsfix list` has them."
 
 
@@ -138,72 +121,56 @@ def _meets(patch: Patch, job: Job) -> bool:
         return False
 
 
-def _as_json(listed: Mapping[str, Verdict]) -> list[dict[str, Any]]:
-    catalogue = registry.catalogue()
-    return [
-        {
-            "id": patch_id,
-            "title": catalogue[patch_id].patch.title,
-            "severity": catalogue[patch_id].patch.severity.value,
-            "outcome": verdict.outcome.value,
-            "reason": verdict.reason,
-            "distribution": catalogue[patch_id].distribution,
-        }
-        for patch_id, verdict in listed.items()
-    ]
+def _as_json(entry: Entry, verdict: Verdict) -> dict[str, str]:
+    return {
+        "id": entry.id,
+        "title": entry.patch.title,
+        "severity": entry.patch.severity.value,
+        "outcome": verdict.outcome.value,
+        "reason": verdict.reason,
+        "distribution": entry.distribution,
+    }
 
 
-def _print(listed: Mapping[str, Verdict], remark: str, options: argparse.Namespace) -> None:
-    applying = [name for name, each in listed.items() if each.outcome is Outcome.PENDING]
-    trouble = [name for name, each in listed.items() if each.outcome.trouble]
-    counts = Counter(_severity(name) for name in applying)
-    told = ", ".join(f"{counts[each]} {each}" for each in _SEVERITIES if counts[each])
+def _print(listed: _Listed, remark: str, options: argparse.Namespace) -> None:
+    ordered = sorted(listed, key=_place)
+    counts = Counter(entry.patch.severity.value for entry, verdict in ordered if verdict.outcome is Outcome.PENDING)
+    told = ", ".join(f"{number} {severity}" for severity, number in counts.items())
     what = f"patches for bugs that {options.config} meets" if options.config else "patches"
-    output.say(f"{len(applying)} of {len(listed)} {what} apply{': ' if told else ''}{told}")
-    if remark:
-        output.say(remark)
-    rest = output.counted(each.outcome for name, each in listed.items() if name not in applying)
-    if rest:
-        print(f"{rest}{'' if options.verbose else ': `--verbose` shows the reasons'}")
+    output.say(f"{sum(counts.values())} of {len(listed)} {what} apply{': ' if told else ''}{told}")
+    output.say(remark)
+    rest = output.counted(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
     if options.verbose:
+        print(rest)
         rows = [
-            ((name, output.word(each.outcome), _why(name, each)), output.style(each.outcome))
-            for name, each in sorted(listed.items(), key=_place)
+            ((each.id, output.word(verdict.outcome), _why(each, verdict)), output.style(verdict.outcome))
+            for each, verdict in ordered
         ]
         output.print_table(("patch", "here", "why"), rows)
     else:
+        print(f"{rest}: `--verbose` shows the reasons" if rest else "")
         output.print_lines(
-            [
-                *(("in trouble", name, f"{listed[name].outcome.value}: {listed[name].reason}") for name in trouble),
-                *(
-                    (_severity(name), name, registry.catalogue()[name].patch.title)
-                    for name in sorted(applying, key=_worst)
-                ),
-            ]
+            [_line(*each) for each in ordered if each[1].outcome is Outcome.PENDING or each[1].outcome.trouble]
         )
-    if applying or trouble:
-        use = "Put `import dsfix` on the first line of the script. " if applying else ""
-        print()
-        output.say(f"{use}`python -m dsfix show ID` explains a patch.")
+    use = "Put `import dsfix` on the first line of the script. " if counts else ""
+    print()
+    output.say(f"{use}`python -m dsfix show ID` explains a patch.")
 
 
-def _severity(patch_id: str) -> str:
-    return registry.catalogue()[patch_id].patch.severity.value
-
-
-def _worst(patch_id: str) -> tuple[int, str]:
-    return _SEVERITIES.index(_severity(patch_id)), patch_id
-
-
-def _place(listed: tuple[str, Verdict]) -> tuple[bool, bool, int, str]:
+def _place(listed: tuple[Entry, Verdict]) -> tuple[bool, bool, int, str]:
     """In trouble first, then what applies, then the rest; each by severity."""
-    patch_id, (outcome, _) = listed
-    return not outcome.trouble, outcome is not Outcome.PENDING, *_worst(patch_id)
+    entry, (outcome, _) = listed
+    return not outcome.trouble, outcome is not Outcome.PENDING, _SEVERITIES.index(entry.patch.severity.value), entry.id
 
 
-def _why(patch_id: str, verdict: Verdict) -> str:
-    entry = registry.catalogue()[patch_id]
-    lines = [f"{_severity(patch_id)}: {entry.patch.title}", verdict.reason]
+def _line(entry: Entry, verdict: Verdict) -> tuple[str, str, str]:
+    if verdict.outcome.trouble:
+        return "in trouble", entry.id, f"{verdict.outcome.value}: {verdict.reason}"
+    return entry.patch.severity.value, entry.id, entry.patch.title
+
+
+def _why(entry: Entry, verdict: Verdict) -> str:
+    lines = [f"{entry.patch.severity.value}: {entry.patch.title}", verdict.reason]
     if verdict.outcome is Outcome.PENDING:
         affects = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
         lines[1] = f"{verdict.reason.partition(': ')[0]}; affects {affects}"  # `show` lists the changed functions

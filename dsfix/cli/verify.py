@@ -103,7 +103,7 @@ def _collect(
         runs = 2 if outcome is Outcome.PENDING else int(named and outcome is not Outcome.DISABLED)
         plan.append((VerifiedPatch(entry, verdicts[entry.id]), runs))
     total = sum(runs for _, runs in plan)
-    _say_how_long(len(plan), total)
+    _say_how_long(sum(runs > 0 for _, runs in plan), total)
     with progress.shown(total) as shown:
         for row, runs in plan:
             if not runs:

@@ -173,6 +173,18 @@ def test_bad_values_are_one_warning_each(simple, environment, words):
     assert words in told.warnings[0]
 
 
+def test_bad_values_are_one_warning_in_a_job(simple):
+    script = f"""
+    import subprocess, sys
+    {USE}
+    if "RANK" not in sys.modules["os"].environ:
+        subprocess.run([sys.executable, "-c", "import dsfix"], check=True)
+    """
+    assert len(simple.run(USE, RANK="0", DSFIX_ZZZ="1").warnings) == 1
+    assert simple.run(USE, RANK="3", DSFIX_ZZZ="1").warnings == []
+    assert len(simple.run(script, DSFIX_ZZZ="1").warnings) == 1
+
+
 def test_strict_and_a_bad_value(simple):
     told = simple.run(USE, code=1, DSFIX_STRICT="1", DSFIX_SKIP="crue")
     assert "StrictError: dsfix: DSFIX_SKIP: no patch is called 'crue'" in told.err.splitlines()[-1]
