@@ -67,6 +67,7 @@ def text(audit: Audit) -> Iterator[str]:
     """Yields the lines."""
     verdict = audit.with_dsfix
     if verdict is None:
+        yield "Interrupted before anything was compared."
         return
     yield f"{audit.file}: {_versions(verdict)}"
     yield f"{described(audit.resolved.plan)}; {verdict.device or 'no device'}, {audit.seconds:.0f} s"
@@ -79,7 +80,7 @@ def text(audit: Audit) -> Iterator[str]:
     yield from _fixes(audit)
     yield from _changes(audit)
     if audit.interrupted:
-        yield "Interrupted: the results so far."
+        yield "Interrupted: these are the results so far."
     for heading, sentences in (
         ("Assumed and changed", audit.resolved.notes),
         ("Not compared", [f"{what}: {why}" for what, why in verdict.unseen.items()]),

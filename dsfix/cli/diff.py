@@ -33,11 +33,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     prepare.require_deepspeed()
+    named = survey.named(options.ids)
     if options.upstream:
-        if len(options.ids) != 1:
+        if len(named) != 1:
             raise Complaint("--upstream takes one ID: a pull request fixes one bug")
-        return _upstream(survey.entry(options.ids[0]), options.json)
-    entries = [survey.entry(patch_id) for patch_id in dict.fromkeys(options.ids)] or list(registry.catalogue().values())
+        return _upstream(named[0], options.json)
+    entries = named or list(registry.catalogue().values())
     verdicts = survey.verdicts()
     edits, notes = [], []
     for entry in sorted(entries, key=lambda entry: entry.id):

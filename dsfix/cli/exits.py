@@ -13,7 +13,7 @@ STATUSES = {
     "that should enable dsfix has no effect; disable: another file still enables it",
     BAD_USAGE: "the command line or a file it names is wrong",
     NO_DEEPSPEED: "DeepSpeed is not installed or incomplete; audit: or torch is missing",
-    UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain: nothing was recognised, "
+    UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain, find: nothing is known of it; "
     "list: the known bugs of the installed release are not known",
     NOT_EXECUTABLE: "run: the command cannot be executed",
     NOT_FOUND: "run: the command is not found",

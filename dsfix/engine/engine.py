@@ -86,7 +86,9 @@ class Engine:
     def activate(self) -> None:
         """Gates every patch by version and watches the modules of those that may apply."""
         summaries, broken = registry.index(self.cache.remember)
-        for complaint in (*self.settings.complaints_about(summaries), *map(str, broken)):
+        about_settings = self.settings.complaints_about(summaries)
+        once = about_settings if self.settings.strict or log.speaks_for_job() else []
+        for complaint in (*once, *map(str, broken)):
             self._warn(complaint)
         self._gate(summaries.values())
         for name in self.finder.names:

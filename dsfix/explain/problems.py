@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .. import rules, versions
+from .. import rules, survey, versions
 from ..catalogue import registry
 from ..patch import Patch, Severity
 from .literals import Clause, Literals, required, trigger
@@ -85,6 +85,24 @@ def known() -> tuple[Problem, ...]:
         *(_of_signature(signature, catalogue) for signature in signatures),
         *(_of_patches(entries) for entries in by_symptom.values()),
     )
+
+
+def named(text: str) -> list[Problem]:
+    """Returns the problems of that id, in any case, or for that patch, issue or pull request: see `survey.entries`."""
+    link = survey.reference(text)
+    try:
+        entries = survey.entries(text)
+    except registry.UnknownPatch:
+        entries = []
+    ids = {each.id for each in entries}
+    found = [
+        each
+        for each in known()
+        if each.id == text.lower()
+        or ids.intersection(each.patches)
+        or link in filter(None, map(survey.reference, each.evidence))
+    ]
+    return found or [_of_patches([each]) for each in entries]
 
 
 def literals() -> set[str]:

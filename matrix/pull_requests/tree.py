@@ -50,7 +50,7 @@ class Tree:
 
     def patches(self) -> list[str]:
         """The ids of the patches whose bug the tree has, or may have if they are off by default."""
-        listed: list[dict[str, str]] = self._dsfix("list", "--all")["patches"]
+        listed: list[dict[str, str]] = self._dsfix("list")["patches"]
         return [each["id"] for each in listed if each["outcome"] in ("pending", "disabled")]
 
     def diff(self, patch_id: str) -> dict[str, Any]:

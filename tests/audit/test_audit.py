@@ -873,3 +873,20 @@ def test_when_interrupted_the_results_so_far_are_reported(audit, number):
     assert (content["interrupted"], content["without_dsfix"]) == (True, None)
     assert content["with_dsfix"]["comparisons"] == 10
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (WAITS, "Interrupted before anything was compared."),
+        (f"if not patched: {WAITS}\n    return AuditVerdict((), 10, patches=patches)", "Interrupted: these are the"),
+    ],
+)
+def test_an_interrupted_audit_says_so(audit, body, said):
+    process = audit.start(body=body)
+    assert any("waiting" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said in out
+    assert ("(10 comparisons)" in out) == ("so far" in out)

@@ -116,8 +116,8 @@ def test_what_has_no_effect_anywhere_is_counted(environment, tmp_path):
     reports = [{**report(number), "patches": patches} for number in range(2)]
     reports[1]["patches"] = [*patches[:-2], {**patches[4], "outcome": "not-affected"}, patches[5]]
     directory = job(tmp_path / "reports", *reports)
-    rest = "1 not affected, 1 disabled: `python -m dsfix list --job DIR --all` shows them.\nDisabled: c.\n"
-    for options, expected in (((), "feab"), (("--all",), "feabcd")):
+    rest = "1 not affected, 1 disabled: `python -m dsfix list --job DIR --verbose` shows them.\n"
+    for options, expected in (((), "feab"), (("--verbose",), "feabcd")):
         done = environment.dsfix("list", "--job", directory, *options)
         assert done.returncode == 1
         found = [line.split()[0] for line in done.stdout.splitlines() if line.startswith(" ") and "because" in line]

@@ -136,8 +136,8 @@ def _print(job: MergedReports, everything: bool) -> None:
     ]
     if rows:
         output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
-    if not everything:
-        output.print_rest(_unlisted(job), "python -m dsfix list --job DIR --all")
+    if not everything and (rest := output.counted(_unlisted(job))):
+        print(f"{rest}: `python -m dsfix list --job DIR --verbose` shows them.")
     if job.skipped:
         print(f"{_some(job.skipped)}: not a dsfix report, skipped")
 
@@ -147,9 +147,9 @@ def _listed(states: Mapping[Outcome, Group]) -> bool:
     return len(states) > 1 or any(each in _LISTED or each.trouble for each in states)
 
 
-def _unlisted(job: MergedReports) -> dict[str, Outcome]:
-    """id -> outcome, the same in all processes."""
-    return {patch_id: outcome for patch_id, states in job.patches.items() if not _listed(states) for outcome in states}
+def _unlisted(job: MergedReports) -> list[Outcome]:
+    """Of each patch the outcome, the same in all processes."""
+    return [outcome for states in job.patches.values() if not _listed(states) for outcome in states]
 
 
 def _why(group: Group, outlier: bool) -> str:

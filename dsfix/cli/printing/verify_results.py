@@ -156,7 +156,7 @@ def _advice(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | No
         counts = Counter(row.state.value for row in rows)
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
     if not_run:
-        lines.append(f"Not run, as they do not apply here: {len(not_run)}; `python -m dsfix list --all` shows why.")
+        lines.append(f"Not run, as they do not apply here: {len(not_run)}; `python -m dsfix list --verbose` shows why.")
     states = {row.state for row in rows}
     if State.IN_TROUBLE in states:
         lines.append("`python -m dsfix show ID` explains a patch in trouble.")
