@@ -624,6 +624,7 @@ def test_bugs_that_the_config_cannot_show_are_told_where_accelerate_or_transform
     assert "bugs_beyond_the_config" not in ids("zero.stage=2 gradient_clipping=auto", "0.18.9", {"plain": True})
 
 
+LARGE = "bug_zero12_overlap_large_gradient_freed"
 UNWAITED = "bug_zero3_weights_gathered_before_step"
 
 
@@ -634,6 +635,10 @@ UNWAITED = "bug_zero3_weights_gathered_before_step"
         # DeepSpeed's own Adam counts in numbers
         ("bug_elastic_checkpoint_scalar_step", "0.18.0", "zero.stage=1 zero.elastic_checkpoint=true adamw", False),
         ("bug_elastic_checkpoint_scalar_step", "0.18.0", "zero.stage=3 zero.elastic_checkpoint=true", False),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=2e8", True),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=auto", True),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=5e8", False),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true", False),
         (UNWAITED, NEWEST, "zero.stage=3 timers.throughput.enabled=false", True),
         (UNWAITED, NEWEST, "zero.stage=3 timers.throughput.synchronized=false", True),
         (UNWAITED, NEWEST, "zero.stage=3 timers.throughput.enabled=true", False),
@@ -642,7 +647,7 @@ UNWAITED = "bug_zero3_weights_gathered_before_step"
         (UNWAITED, NEWEST, "zero.stage=2 timers.throughput.enabled=false", False),
     ],
 )
-def test_bugs_of_some_optimizers_and_timers(bug, release, config, reported):
+def test_bugs_of_some_optimizers_buckets_and_timers(bug, release, config, reported):
     assert (bug in ids(config, release)) is reported
 
 
