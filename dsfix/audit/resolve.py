@@ -81,7 +81,8 @@ def _choose(draft: Draft) -> None:
         "device": options.device,
         "freeze": options.freeze or ("base" if lora else None),
         "checkpointing": options.checkpointing or checkpointing,
-        "backwards": options.backwards,
+        # as transformers' models
+        "backwards": options.backwards or ("dict" if facts.filled_in else None),
         "zero_init": zero_init,
         "lora": lora,
         "moe": options.moe,

@@ -74,7 +74,6 @@ KNOWN: dict[str, tuple[Callable[[str], Value], str]] = {
     "optimizer": (str, "class of the optimizer that the script passes to deepspeed.initialize"),
     "scheduler": (str, "class of the scheduler that the script passes to deepspeed.initialize"),
     "parameters": (_count, "number of model parameters, e.g. 7B"),
-    "gpu_memory": (_number, "memory of one GPU in GB"),
     "launched": (_integer, "number of processes that the launcher started, its WORLD_SIZE"),
     "tensor_parallel": (_integer, "number of ranks that share a layer, as in the mpu of deepspeed.initialize"),
     "float8": (_flag, "whether the model has float8 parameters"),

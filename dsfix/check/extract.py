@@ -36,7 +36,7 @@ def known(package: Path) -> Known:
     """Returns the keys read by the DeepSpeed in the directory `package` (the one with its __init__.py).
 
     Raises:
-        Unreadable: the directory has no DeepSpeedConfig.
+        UnreadableSource: the directory has no DeepSpeedConfig, or lacks a module that it imports.
     """
     source = _Source(package)
     config = source.module("runtime.config")
@@ -50,14 +50,13 @@ def known(package: Path) -> Known:
     for name, above in (("_REMOVED_TOP_LEVEL_CONFIG_KEYS", ()), ("_REMOVED_ZERO_CONFIG_KEYS", ("zero_optimization",))):
         for key in config.mapping(name):
             reader.root.at(*above, key).removed = True
+    schedules = source.module("runtime.lr_schedules") or _Module("")
+    optimizers = tuple(source.strings(config, "DEEPSPEED_OPTIMIZERS"))
+    lost = [f"{name.replace('.', '/')}.py" for name, module in source.parsed.items() if module is None]
+    if lost:
+        raise UnreadableSource(f"{package} lacks {', '.join(lost)}")
     _pipeline(source, config, reader.root)
-    schedules = source.module("runtime.lr_schedules")
-    return Known(
-        reader.root,
-        tuple(source.strings(config, "DEEPSPEED_OPTIMIZERS")),
-        tuple(source.strings(schedules, "VALID_LR_SCHEDULES")) if schedules else (),
-        _inference(source),
-    )
+    return Known(reader.root, optimizers, tuple(source.strings(schedules, "VALID_LR_SCHEDULES")), _inference(source))
 
 
 def _pipeline(source: _Source, config: _Module, root: Key) -> None:
@@ -130,6 +129,8 @@ class _Source:
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError):
+            return None
+        if not tree.body and file.name != "__init__.py":  # what is left of an installation that was interrupted
             return None
         module = _Module(name)
         inside = name.split(".") if name else []

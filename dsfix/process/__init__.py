@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import log, versions
+from ..catalogue.registry import UnknownPatch
 from ..engine import hooks
 from ..engine.engine import Engine, PatchState
 from ..engine.garbage import resume, uncollected
-from ..outcome import Outcome, StrictError, describe
+from ..outcome import STAYS_OUT, Outcome, RequirementError, StrictError, describe
 from ..settings import Settings
 from . import effects, programs
 from .effects import Effect
 
 _engine: Engine | None = None
+_unmet = "it is not active in this process"  # why a script cannot rely on dsfix; "" if it can
 _files: dict[int, _File] = {}  # by pid: a forked child writes its own
 
 
@@ -47,7 +49,7 @@ def activate() -> Settings | None:
     Raises:
         StrictError: under DSFIX_STRICT=1, in place of any warning.
     """
-    global _engine
+    global _engine, _unmet
     if _engine is not None:  # dsfix is reloaded
         return None
     settings = Settings.read()
@@ -69,7 +71,11 @@ def activate() -> Settings | None:
         _engine = None  # importing dsfix again raises again
         raise
     except Exception as error:  # a job is worth more than its patches
+        _unmet = f"it could not start: {describe(error)}"
         log.warn(f"dsfix could not start, some patches may be missing: {describe(error)}")
+    else:
+        late = "DeepSpeed was imported before it; `import dsfix` belongs on the first line of the script"
+        _unmet = "DSFIX_DISABLE is set" if settings.disable else late if hooks.executed("deepspeed") else ""
     return settings
 
 
@@ -101,6 +107,30 @@ def _reported(state: PatchState) -> PatchReport:
     summary = state.summary
     reached, effect = effects.told(summary, state.patch) if state.outcome is Outcome.APPLIED else ("", None)
     return PatchReport(summary.id, summary.title, summary.severity, state.outcome, state.reason, reached, effect)
+
+
+def require(*patch_ids: str) -> None:
+    """Raises if the script cannot rely on dsfix, or on these patches; for scripts that are wrong without them.
+
+    A patch can be relied on if it is applied, if it is to be applied when DeepSpeed is imported, and if no DeepSpeed
+    that has its bug is installed. With ids this takes some 2 ms.
+
+    Raises:
+        RequirementError: one sentence: dsfix is disabled, was imported after DeepSpeed, or could not start; or an id is
+            unknown, or its patch is disabled or could not be applied.
+    """
+    if _unmet or _engine is None:
+        raise RequirementError(f"this script requires dsfix, but {_unmet}")
+    if patch_ids:
+        _engine.look_again()
+    for patch_id in patch_ids:
+        if patch_id not in _engine.states:
+            raise RequirementError(f"this script requires dsfix, but {UnknownPatch(patch_id, _engine.states)}")
+        state = _engine.states[patch_id]
+        if state.outcome not in (Outcome.APPLIED, Outcome.PENDING, *STAYS_OUT):
+            raise RequirementError(
+                f"this script requires dsfix, but {patch_id} is {state.outcome.value}: {state.reason}"
+            )
 
 
 def revert(patch_id: str) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
@@ -36,6 +37,14 @@ def keep_until_reduced(optimizer: Any, gradient: Any) -> None:
     ordered = getattr(accelerator, "resolves_data_dependency", accelerator.is_synchronized_device)
     if not ordered():
         gradient.record_stream(optimizer.reduction_stream)
+
+
+def _meets(job: Job) -> bool:
+    """Not with the default bucket, which few models have a larger parameter than; "auto" becomes hidden size ** 2."""
+    size = job.get("zero_optimization", "reduce_bucket_size")
+    if size == "auto":
+        return job.overlaps_buckets and not job.plain
+    return job.overlaps_buckets and isinstance(size, (int, float)) and size < 5e8
 
 
 PATCH = Patch(
@@ -64,7 +73,7 @@ PATCH = Patch(
             "self.reduction_stream.wait_stream(get_accelerator().current_stream())",
         ),
     ),
-    config=lambda job: job.overlaps_buckets,
+    config=_meets,
     ranks=3,
 )
 
