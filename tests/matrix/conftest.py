@@ -1,4 +1,4 @@
-"""A local package index that serves what the tests add to it."""
+"""A local package index that serves what the tests add to it; the stand-in matrix; where records are."""
 
 import hashlib
 import io
@@ -8,6 +8,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+from tests.matrix.stand_in import StandIn
 
 MADE = 1700000000  # 2023-11-14
 METADATA = """Metadata-Version: 2.1
@@ -102,3 +104,22 @@ def no_index(monkeypatch):
     """PIP_INDEX_URL points to a closed port."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def stand_in(tmp_path, dsfix_in):
+    """`python -m matrix` on stand-in releases with a stand-in catalogue."""
+    dsfix_in(tmp_path)
+    return StandIn(tmp_path)
+
+
+@pytest.fixture
+def records_in(monkeypatch):
+    """Makes a module of records, `records`, read and write in a directory."""
+
+    def use(module, directory):
+        monkeypatch.setattr(module, "DIRECTORY", directory)
+        for name in {"path", "load", "load_all", "save"} & {*vars(module)}:
+            monkeypatch.setattr(getattr(module, name), "__defaults__", (directory,))
+
+    return use

@@ -464,10 +464,8 @@ def alone(job, *others, ran=None, with_dsfix=None, before=None, **known):
 
 class TestRunning:
     @pytest.fixture(autouse=True)
-    def directory(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(records, "DIRECTORY", tmp_path)
-        for function in (records.save, records.load):
-            monkeypatch.setattr(function, "__defaults__", (tmp_path,))
+    def directory(self, tmp_path, records_in):
+        records_in(records, tmp_path)
 
     def test_a_run_is_recorded_and_current(self, job):
         records.save(in_all(job))

@@ -1,8 +1,6 @@
 """`python -m matrix edges`: which cells are run, and how they are compared with the record."""
 
 import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +8,6 @@ import pytest
 from dsfix.patch import Patch, Provide, Severity
 from matrix import edges
 from matrix.table import Environment
-
-sys.path.insert(0, str(Path(__file__).parent))
-from stand_in import StandIn
 
 HERE = Environment("here", "3.11", {"torch": "2.13.0"})
 RELEASES = ("0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.15.0", "0.16.0")
@@ -105,12 +100,6 @@ def test_releases_near_a_claim(affects, expected):
 def test_what_is_run_again_after_a_patch_has_changed(affects, expected):
     releases = ("0.0.0", "0.1.0", "0.1.1", "0.1.2", "0.2.0", "0.2.1", "0.3.0", "0.3.1", "0.4.0")
     assert edges.required(claiming(affects), HERE, releases) == expected
-
-
-@pytest.fixture
-def stand_in(tmp_path, dsfix_in):
-    dsfix_in(tmp_path)
-    return StandIn(tmp_path)
 
 
 def test_nothing_is_recorded(stand_in):

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -12,20 +11,11 @@ from dsfix.catalogue.registry import Entry
 from dsfix.patch import Patch, Provide, Severity
 from matrix import proofs, recording
 
-sys.path.insert(0, str(Path(__file__).parent))
-from stand_in import StandIn
-
 WAIT = """if os.path.exists({fifo!r}) and release == '0.2.0':
         file = open({fifo!r}, 'w')
         print('here', end='', file=file, flush=True)
         __import__('signal').pause()
 """
-
-
-@pytest.fixture
-def stand_in(tmp_path, dsfix_in):
-    dsfix_in(tmp_path)
-    return StandIn(tmp_path)
 
 
 def test_all_cells_are_run_once(stand_in):

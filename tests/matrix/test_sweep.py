@@ -226,10 +226,8 @@ class Engine:
 
 
 @pytest.fixture
-def engine(three, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "DIRECTORY", tmp_path)
-    for function in (records.load, records.save, records.load_all):
-        monkeypatch.setattr(function, "__defaults__", (tmp_path,))
+def engine(three, tmp_path, records_in):
+    records_in(records, tmp_path)
     return Engine()
 
 

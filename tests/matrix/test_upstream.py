@@ -46,7 +46,7 @@ def clone(tmp_path):
 
 
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch, clone):
+def stand_in(tmp_path, monkeypatch, clone, records_in):
     """A session on a DeepSpeed with nothing to compile; records go below `tmp_path`."""
     installed = tmp_path / "installed"
     (installed / "deepspeed").mkdir(parents=True)
@@ -56,15 +56,9 @@ def stand_in(tmp_path, monkeypatch, clone):
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(environments, "installed", lambda release: installed)
     monkeypatch.setattr(processes.Session, "build", lambda self: None)
-    kept(monkeypatch, tmp_path)
+    records_in(records, tmp_path / "records")
     with processes.Session(clone, "0.18.9", 3.0, 2) as opened:
         yield opened
-
-
-def kept(monkeypatch, directory):
-    monkeypatch.setattr(records, "DIRECTORY", directory / "records")
-    for function in (records.path, records.load, records.load_all, records.save):
-        monkeypatch.setattr(function, "__defaults__", (directory / "records",))
 
 
 def ids(*names):
@@ -157,8 +151,8 @@ class Engine:
 
 
 @pytest.fixture
-def record(tmp_path, monkeypatch):
-    kept(monkeypatch, tmp_path)
+def record(tmp_path, records_in):
+    records_in(records, tmp_path / "records")
     return Record("0.18.9", "v0.18.9")
 
 
