@@ -117,19 +117,6 @@ def test_the_page_is_printed_without_deepspeed(environment, half):
     assert "What to fix" in doctor(environment).stdout
 
 
-def test_a_stale_lock(environment):
-    cache = environment.directory / "cache"
-    (cache / "cpu_adam").mkdir(parents=True)
-    (cache / "cpu_adam/lock").touch()
-    done = doctor(environment.install(), "--json", TORCH_EXTENSIONS_DIR=str(cache))
-    assert "stale_lock" in ids(done)
-    with open(cache / "cpu_adam/lock"):
-        held = doctor(environment, "--json", TORCH_EXTENSIONS_DIR=str(cache))
-    if os.path.isdir("/proc/self/fd"):
-        assert "stale_lock" not in ids(held)
-        assert "op_being_compiled" in ids(held)
-
-
 def test_bad_usage(environment):
     assert doctor(environment.install(), "everything").returncode == 2
 
