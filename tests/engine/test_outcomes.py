@@ -140,16 +140,11 @@ def test_log_level(simple, level, lines):
     ],
 )
 def test_what_the_user_can_switch(simple, environment, value, words):
-    simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 0"), default=False)')
+    simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 10"), default=False)')
     told = simple.run(USE, **environment)
-    assert told.value[0] == value
+    assert told.value[0] == value + 10 * ("more" in environment.get("DSFIX_ONLY", ""))  # off unless it is named
     assert words in told.value[2]
     assert told.warnings == []
-
-
-def test_a_patch_that_is_off_by_default_is_on_where_it_is_named(one):
-    world, script, _ = one("disabled")
-    assert world.run(script, DSFIX_ONLY="cure").value[:2] == [3, "applied"]
 
 
 @pytest.mark.parametrize(
@@ -209,9 +204,7 @@ def test_strict_stops_the_second_import_too(simple):
     [
         ("raise OSError('no')", "OSError: no"),
         ("import", "SyntaxError"),
-        ("x = 1", "it declares no PATCH"),
         ("PATCH = 3", "it declares no PATCH"),
-        ("PATCH = declare()", "a Patch needs at least one change"),
         ("PATCH = declare(Edit('deepspeed.m', replace='x', code='y'))", "is not of the form"),
         ("PATCH = declare(Edit('deepspeed.m:f', code='y'))", "give exactly one of after, before, replace"),
     ],
