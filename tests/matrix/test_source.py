@@ -3,9 +3,7 @@
 import json
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from matrix import table
 from tests.processes import ended
 
-Proof = Callable[..., "subprocess.CompletedProcess[str]"]
 HIDDEN = "on {}, {} its range with its number hidden, it is {}"
 INNER = "0.0.1, 0.0.2"  # the releases with the bug
 SCALES = {"0.0.0": "1", "0.0.1": "self.limit", "0.0.2": "self.limit", "0.1.0": "float(self.limit)", "0.2.0": "2.0"}
