@@ -50,8 +50,9 @@ def wrapped(text: str, first: str = "", others: str = "") -> Iterator[str]:
 
 
 def say(text: str) -> None:
-    """Prints a paragraph."""
-    print(*wrapped(text), sep="\n")
+    """Prints a paragraph, nothing of an empty one."""
+    for line in wrapped(text):
+        print(line)
 
 
 def print_rows(rows: Iterable[tuple[str, str]], column: int, indent: str = "") -> None:
