@@ -24,7 +24,7 @@ from .exits import BAD_USAGE, OK, TROUBLE, UNSEEN, Complaint
 from .printing import job_reports, output, upstream
 
 NAME = "list"
-HELP = "which patches apply to the installed DeepSpeed, and why; imports neither torch nor DeepSpeed"
+HELP = "which patches apply to the installed DeepSpeed, and its known bugs; imports neither torch nor DeepSpeed"
 _SEVERITIES = [each.value for each in Severity]
 _Listed = list[tuple[Entry, Verdict]]
 

@@ -49,9 +49,9 @@ def wrapped(text: str, first: str = "", others: str = "") -> Iterator[str]:
     )
 
 
-def say(text: str) -> None:
-    """Prints a paragraph, nothing of an empty one."""
-    for line in wrapped(text):
+def say(text: str, others: str = "") -> None:
+    """Prints a paragraph, nothing of an empty one. others: what its other lines begin with."""
+    for line in wrapped(text, others=others):
         print(line)
 
 
