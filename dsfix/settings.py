@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ _NAMES = (
     *("DSFIX_DISABLE", "DSFIX_ONLY", "DSFIX_SKIP", "DSFIX_SEVERITY", "DSFIX_STRICT", "DSFIX_REPORT", "DSFIX_LOG_LEVEL"),
     *("DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
 )
-_INTERNAL = ("DSFIX_LAB_", "DSFIX_TESTING_")  # set for processes that dsfix itself starts
+_INTERNAL = re.compile("DSFIX_(?:LAB|TESTING)_")  # for processes that dsfix itself starts
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 HASHES_REPEAT = not sys.flags.ignore_environment and os.environ.get("PYTHONHASHSEED", "random") not in ("", "random")
@@ -83,7 +84,7 @@ class Settings(NamedTuple):
             complaints.append(f"DSFIX_LOG_LEVEL={given!r} is not one of {', '.join(_LEVELS)}: using INFO")
             level = "INFO"
         for name in env:
-            if name.startswith("DSFIX_") and name not in _NAMES and not name.startswith(_INTERNAL):
+            if name.startswith("DSFIX_") and name not in _NAMES and not _INTERNAL.match(name):
                 complaints.append(f"{name} is no variable of dsfix: ignored{_nearest(name)}")
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))

@@ -24,7 +24,7 @@ from .exits import BAD_USAGE, OK, TROUBLE, UNSEEN, Complaint
 from .printing import job_reports, output, upstream
 
 NAME = "list"
-HELP = "which patches apply to the installed DeepSpeed, and why; imports neither torch nor DeepSpeed"
+HELP = "which patches apply to the installed DeepSpeed, and its known bugs; imports neither torch nor DeepSpeed"
 _SEVERITIES = [each.value for each in Severity]
 _Listed = list[tuple[Entry, Verdict]]
 
@@ -140,15 +140,14 @@ def _print(listed: _Listed, remark: str, options: argparse.Namespace) -> None:
     output.say(f"{sum(counts.values())} of {len(listed)} {what} apply{': ' if told else ''}{told}")
     output.say(remark)
     rest = output.counted(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
+    output.say(f"{rest}: `--verbose` shows the reasons" if rest and not options.verbose else rest)
     if options.verbose:
-        print(rest)
         rows = [
             ((each.id, output.word(verdict.outcome), _why(each, verdict)), output.style(verdict.outcome))
             for each, verdict in ordered
         ]
         output.print_table(("patch", "here", "why"), rows)
     else:
-        print(f"{rest}: `--verbose` shows the reasons" if rest else "")
         output.print_lines(
             [_line(*each) for each in ordered if each[1].outcome is Outcome.PENDING or each[1].outcome.trouble]
         )

@@ -44,11 +44,8 @@ def run(options: argparse.Namespace) -> int:
         for number, (paragraphs, rows) in enumerate(stories):
             print("\n" * bool(number), end="")
             for place, paragraph in enumerate(paragraphs, 1):
-                print(
-                    *output.wrapped(paragraph, others="    "),
-                    sep="\n",
-                    end="\n\n" if place in (1, 2, len(paragraphs)) else "\n",
-                )
+                output.say(paragraph, "    ")
+                print("\n" * (place in (1, 2, len(paragraphs))), end="")
             output.print_rows(rows, 11)
     return TROUBLE if any(verdict.outcome.trouble for _, verdict in found) else OK
 

@@ -91,7 +91,7 @@ def test_the_patches_that_apply(environment):
     assert "bugs_curable" in ids(found)
     told = " ".join(doctor(environment).stdout.split())
     assert "this DeepSpeed has 1 known bug that dsfix fixes (crashes, hangs and others)" in told
-    assert "zero3_offload_clip_device" not in told
+    assert "zero3_offload_clip_device" not in told.replace("DSFIX_ONLY=zero3_offload_clip_device", "")
     assert "or run `python -m dsfix enable`" in told
     assert json.loads(found.stdout)["patches"]["zero3_offload_clip_device"]["outcome"] == "pending"
 

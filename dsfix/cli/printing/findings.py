@@ -64,7 +64,7 @@ def _print(finding: Ranked, reading: LogReading) -> None:
 
 def print_problem(problem: Problem) -> None:
     """Without a log."""
-    print(*output.wrapped(f"{problem.id}: {problem.title}", others="    "), sep="\n")
+    output.say(f"{problem.id}: {problem.title}", "    ")
     output.print_rows(_about(problem, problem.patches, Versions()), 10, "    ")
 
 

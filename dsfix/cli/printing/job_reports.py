@@ -178,7 +178,7 @@ def _why(group: Group, outlier: bool) -> str:
 def _reason(row: Mapping[str, Any]) -> str:
     """Why the patch has its outcome; of an applied one the title, which says more than the place of its edit."""
     applied = row["outcome"] == Outcome.APPLIED.value
-    reason: str = _a(str, applied and row.get("title") or row["reason"])
+    reason: str = _a(str, (applied and row.get("title")) or row["reason"])
     return reason
 
 

@@ -49,9 +49,10 @@ def wrapped(text: str, first: str = "", others: str = "") -> Iterator[str]:
     )
 
 
-def say(text: str) -> None:
-    """Prints a paragraph."""
-    print(*wrapped(text), sep="\n")
+def say(text: str, others: str = "") -> None:
+    """Prints a paragraph, nothing of an empty one. others: what its other lines begin with."""
+    for line in wrapped(text, others=others):
+        print(line)
 
 
 def print_rows(rows: Iterable[tuple[str, str]], column: int, indent: str = "") -> None:
