@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import textwrap
 from collections import Counter
@@ -138,6 +137,4 @@ def _print(file: str, checked: Checked, states: dict[str, tuple[str, str]]) -> N
 
 
 def _indented(text: str, indent: int = 9) -> None:
-    width = shutil.get_terminal_size((120, 24)).columns
-    first, others = " " * indent, " " * (indent + 2)
-    print(textwrap.fill(text, width, initial_indent=first, subsequent_indent=others, break_on_hyphens=False))
+    print(*output.wrapped(text, " " * indent, " " * (indent + 2)), sep="\n")
