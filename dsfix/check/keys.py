@@ -26,13 +26,11 @@ class Key:
     closed: a config model of DeepSpeed, which rejects unknown keys.
     kind: "int", "float" or "bool" if the config model declares it.
     removed: the release rejects this key as removed.
-    unused: the release has a default for this key, and no code that reads it.
     """
 
     closed: bool = False
     kind: str = ""
     removed: bool = False
-    unused: bool = False
     below: dict[str, Key] = field(default_factory=dict)
 
     def at(self, *path: str) -> Key:
@@ -98,9 +96,7 @@ def flatten(known: Known) -> dict[str, str]:
     """Returns one release's part of the table: path -> what is known about the key."""
     flat = {}
     for path, key in (*known.keys.walk(), *known.inference.walk(INFERENCE)):
-        flat["/".join(path)] = (
-            "removed" if key.removed else "unused" if key.unused else key.kind or ("closed" if key.closed else "")
-        )
+        flat["/".join(path)] = "removed" if key.removed else key.kind or ("closed" if key.closed else "")
     flat.update({f"optimizer/type={name}": "" for name in known.optimizers})
     flat.update({f"scheduler/type={name}": "" for name in known.schedulers})
     return flat
@@ -131,7 +127,6 @@ def of_release(version: Version) -> Known:
             above, _, below = path.partition("/")
             key = known.inference.at(*below.split("/")) if above == INFERENCE else known.keys.at(*path.split("/"))
             key.removed = what == "removed"
-            key.unused = what == "unused"
             key.closed = what == "closed"
             key.kind = what if what in ("int", "float", "bool") else ""
     known.optimizers, known.schedulers = tuple(optimizers), tuple(schedulers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import textwrap
 from collections import Counter
@@ -87,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
         raise Complaint(str(error)) from None
     status = OK
     printed: list[dict[str, Any]] = []
-    for number, file in enumerate(options.files):
+    shown = False
+    for file in options.files:
         try:
             checked = check(
                 file, world_size=options.world_size, deepspeed=options.deepspeed, given=given, plain=options.plain
@@ -101,7 +101,8 @@ def run(options: argparse.Namespace) -> int:
             status = max(status, TROUBLE)
         states = checked.states()
         if not options.json:
-            print("\n" * (number > 0), end="")
+            print("\n" * shown, end="")
+            shown = True
             _print(file, checked, states)
             continue
         printed.append(
@@ -131,9 +132,9 @@ def _print(file: str, checked: Checked, states: dict[str, tuple[str, str]]) -> N
             if patch_id in states:
                 _indented(f"Patch {patch_id}: {states[patch_id][0]}")
     if checked.assumed:
-        print("\nAssumed: " + "; ".join(checked.assumed) + ".")
+        print()
+        _indented("Assumed: " + "; ".join(checked.assumed) + ".", 0)
 
 
-def _indented(text: str) -> None:
-    width = shutil.get_terminal_size((120, 24)).columns
-    print(textwrap.fill(text, width, initial_indent=" " * 9, subsequent_indent=" " * 11, break_on_hyphens=False))
+def _indented(text: str, indent: int = 9) -> None:
+    print(*output.wrapped(text, " " * indent, " " * (indent + 2)), sep="\n")

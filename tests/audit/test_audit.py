@@ -306,6 +306,16 @@ def test_accelerates_own_file(resolved):
     assert said(result, "8 of 16 ranks")
 
 
+@pytest.mark.parametrize(
+    ("auto", "backwards", "used"),
+    [(True, None, "dict"), (True, "loss", "loss"), (False, None, "loss"), (False, "dict", "dict")],
+)
+def test_a_model_of_transformers_returns_a_dictionary(resolved, auto, backwards, used):
+    result = resolved({**PLAIN, **(AUTO if auto else {})}, backwards=backwards)
+    assert result.plan.backwards == used
+    assert bool(said(result, "returns a dictionary")) is (auto and backwards is None)
+
+
 # changes
 
 

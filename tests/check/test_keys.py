@@ -166,7 +166,6 @@ EXPECTED = {  # kind -> keys
     "zero_optimization/stage3_prefetch init_inference()/parallel/size",
     "float": "zero_optimization/ratio",
     "removed": "zero_optimization/mics_shard_size amp",
-    "unused": "pipeline/stages",
 }
 
 
@@ -279,13 +278,6 @@ def test_the_table_of_inference_keys(release, grain):
     assert known.closed
     assert known.find("tensor_parallel", "tp_size").kind == "int"
     assert (known.find("tp", "tp_grain_size") is not None) is grain
-
-
-def test_unused_keys_in_the_table():
-    for release in ("0.12.0", "0.19.8"):
-        walked = keys.of_release(Version(release)).keys.walk()
-        unused = {"/".join(path) for path, key in walked if key.unused}
-        assert unused == {"pipeline/partition", "pipeline/seed_layers", "pipeline/stages"}
 
 
 def test_removed_keys_in_the_table():

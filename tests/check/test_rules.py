@@ -131,15 +131,9 @@ misspelled_key pipeline.activation_checkpointing_interval: pipeline.activation_c
   - pipeline.activation_checkpoint_interval=1
 key_of_another_release pipeline.grad_partitioned [0.12.2]: pipeline.grad_partitioned=false
   - [0.12.3]
-unused_key pipeline.stages: pipeline.stages=4
-  - pipeline.stages=auto pipeline.partition=best pipeline.seed_layers=false
+unread_key pipeline.stages: pipeline.stages=4
+  - pipeline.use_reentrant=false
 # configs of deepspeed.init_inference
-inference_config -: whole inference
-  - [plain] | [in_job] | inference train_micro_batch_size_per_gpu=2 | whole tensor_parallel.autotp_size=2 zero.stage=1
-  - zero.stage=3 zero.stage3_max_live_parameters=auto zero.offload_param.device=cpu
-inference_config - [0.14.2]: whole tensor_parallel.tp_size=2
-inference_config -: whole tp.tp_size=2 dtype=fp16
-inference_config - [0.12.0]: whole dtype=fp16 mp_size=2
 rejected_key max_out_token: whole inference max_out_token=512
   - whole inference max_out_tokens=512 | dtype=fp16 max_out_token=512
 rejected_key tensor_parallel.tp_grain_size [0.16.1]: whole inference tensor_parallel.tp_grain_size=64
@@ -336,8 +330,6 @@ bf16_overflow_default bf16.check_grad_overflow [plain]: bf16.enabled=true
 # the training around the config
 zero3_device_map zero.stage [device_map=auto]: zero.stage=3
   - [device_map=auto] zero.stage=2 | []
-zero3_low_cpu_mem_usage zero.stage [low_cpu_mem_usage=true]: zero.stage=3
-  - [low_cpu_mem_usage=false] | [low_cpu_mem_usage=true] zero.stage=2
 frozen_base_saved checkpoint [lora=own]: nothing
   - [lora=peft]
 moe_without_leaf_modules zero.stage [moe=true]: zero.stage=3
@@ -488,10 +480,31 @@ def test_a_placeholder_has_no_other_finding():
     assert {each.rule for each in other if each.level is rules.Level.ERROR} == {"template", "unknown_stage"}
 
 
+@pytest.mark.parametrize(
+    ("config", "context", "infers"),
+    [
+        ("inference", "", True),
+        ("inference", "plain", False),
+        ("inference", "in_job", False),
+        ("inference train_micro_batch_size_per_gpu=2", "", False),
+        ("tensor_parallel.tp_size=2", "0.14.2", True),
+        ("tensor_parallel.autotp_size=2 zero.stage=1", "", False),
+        ("tp.tp_size=2 dtype=fp16", "", True),
+        ("dtype=fp16 mp_size=2", "0.12.0", True),
+        ("zero.stage=3 zero.stage3_max_live_parameters=auto zero.offload_param.device=cpu", "", False),
+    ],
+)
+def test_a_config_of_init_inference_is_told_by_its_keys(config, context, infers):
+    release, around = told(context)
+    seen = checking.check(config_of(config), deepspeed=release, **around)
+    assert seen.facts.inference is infers
+    assert any("init_inference" in each for each in seen.assumed) is infers
+
+
 def test_only_what_is_known_of_an_inference_config_is_reported():
     for release in ("0.12.0", NEWEST):
         config = "whole inference replace_method=auto mp_size=2 max_out_tokens=2048"
-        assert ids(config, release) == ["inference_config"]
+        assert ids(config, release) == []
 
 
 def test_values_that_autotuning_tries_have_no_finding():
@@ -500,12 +513,6 @@ def test_values_that_autotuning_tries_have_no_finding():
         for plain in (False, True):
             found_ids = ids(f"{config} zero.overlap_comm=[true,false]", release, {"plain": plain})
             assert found_ids == ["gradient_clipping_default"]
-
-
-def test_low_cpu_mem_usage_of_a_new_transformers(monkeypatch):
-    for version, reported in (("4.57.0", True), ("5.0.0", False)):
-        monkeypatch.setattr(versions, "installed", lambda name, version=version: version)
-        assert ("zero3_low_cpu_mem_usage" in ids("zero.stage=3", *told("low_cpu_mem_usage=true"))) is reported
 
 
 def test_pinned_memory_on_wsl2(monkeypatch):

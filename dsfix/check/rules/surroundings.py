@@ -17,13 +17,6 @@ def _device_map(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.stage", what)
 
 
-def _low_memory(facts: Facts) -> Iterator[Found]:
-    installed = facts.versions.get("transformers")
-    older = installed is None or fits({"transformers": "<5"}, facts.versions)
-    if facts.stage == 3 and facts.arguments.get("low_cpu_mem_usage") is True and older:
-        yield Found("zero_optimization.stage", "ZeRO-3 is incompatible with low_cpu_mem_usage in older transformers")
-
-
 def _own_lora(facts: Facts) -> Iterator[Found]:
     if facts.arguments.get("lora") == "own":
         yield Found("checkpoint", "LoRA without PeftModel: each checkpoint includes the frozen base model")
@@ -84,13 +77,6 @@ RULES = (
         find=_device_map,
         remedy="load the model without device_map",
         evidence=("transformers: DeepSpeed Zero-3 is not compatible with passing a `device_map`",),
-    ),
-    Rule(
-        id="zero3_low_cpu_mem_usage",
-        level=Level.WARNING,
-        find=_low_memory,
-        remedy="do not set low_cpu_mem_usage: ZeRO-3 partitions the weights while loading them",
-        evidence=("transformers 4: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`",),
     ),
     Rule(
         id="frozen_base_saved",
