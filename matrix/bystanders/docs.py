@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from dsfix.catalogue import registry
 from matrix.bystanders import explanations, records, scenario, space
-from matrix.bystanders.comparison import State
-from matrix.bystanders.records import Found, Record
+from matrix.bystanders.comparison import State, Verdict
+from matrix.bystanders.records import Record
 from matrix.bystanders.space import Job
 
 COMMAND = "python -m tox run -e bystanders"
-_EXPLAINED = (State.OTHER.value, State.WORSE.value)
+_EXPLAINED = (State.OTHER, State.WORSE)
 
 #: Patches of releases that are not in the records -> the test that runs a job without the bug on one of theirs.
 TESTED = {"zero_to_fp32_integer_buffers_in_0_19_7": "tests/launchers/test_programs.py"}
@@ -90,7 +90,7 @@ def worked_around(patch_id: str) -> list[str]:
     return [*scripts, *([f"`{WORKED_AROUND[patch_id]}`"] if patch_id in WORKED_AROUND else [])]
 
 
-def _findings(record: Record) -> Iterator[tuple[Job, str, Found]]:
+def _findings(record: Record) -> Iterator[tuple[Job, str, Verdict]]:
     """The verdicts on all patches (patch id "") and on single ones."""
     for job in space.jobs():
         run = record.jobs.get(job.id)
@@ -112,7 +112,7 @@ def render(found: Sequence[Record]) -> str:
 
 
 def _overview(found: Sequence[Record]) -> str:
-    states = [each.value for each in State]
+    states = list(State)
     lines = [
         f"| release | jobs | {' | '.join(states)} | patch statements run | date |",
         f"| --- | --- | {' | '.join('---' for _ in states)} | --- | --- |",
@@ -188,7 +188,7 @@ def of(patch_id: str, found: Sequence[Record]) -> OfPatch | None:
     run, statements = records.share(record, patch_id)
     jobs = sum(patch_id in each.run for each in record.jobs.values())
     ones = [each.one[patch_id] for each in record.jobs.values() if patch_id in each.one]
-    same = [each for each in ones if each.state == State.SAME.value]
+    same = [each for each in ones if each.state == State.SAME]
     added = (
         tuple(max(getattr(each, name) for each in same) for name in ("collectives", "syncs", "peak")) if same else None
     )
@@ -214,7 +214,7 @@ def _explained(record: Record) -> str:
     return "\n".join(parts)
 
 
-def _off(one: Found) -> str:
+def _off(one: Verdict) -> str:
     return f"({one.before:.3g} without, {one.after:.3g} with)"
 
 

@@ -30,15 +30,16 @@ from matrix.bystanders import (
     scenario,
     space,
 )
-from matrix.bystanders.comparison import State
+from matrix.bystanders.comparison import State, Verdict
 from matrix.bystanders.explanations import Explanation
-from matrix.bystanders.records import Found, Record, Run
+from matrix.bystanders.records import Record, Run
 from matrix.bystanders.scenario import Scenario
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen
 from matrix.pages.text import story
 
 RIGHT = np.array([1.0, -2.0])
+SAME = Verdict(State.SAME)
 CALL = ("all_reduce", (0, 1), 8, "float32")
 
 
@@ -456,7 +457,7 @@ def in_all(job, with_dsfix=None, before=None, **known):
 
 def alone(job, *others, ran=None, with_dsfix=None, before=None, **known):
     """The record after one patch was judged in a job; whether it runs its lines."""
-    jobs = {each: Run("", Found("same"), dict(ran or {EMPTY: "1"})) for each in (job.id, *others)}
+    jobs = {each: Run("", SAME, dict(ran or {EMPTY: "1"})) for each in (job.id, *others)}
     record = Record("1.0", jobs=jobs, **known)
     results = {"without": before or moved(RIGHT), ALL: with_dsfix or moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)}
     return record, running.patch(record, Trials(**results), EMPTY, [job], 1)
@@ -470,11 +471,11 @@ class TestRunning:
     def test_a_run_is_recorded_and_current(self, job):
         records.save(in_all(job))
         loaded = records.load("1.0")
-        assert loaded.current(job).found == Found("same")
+        assert loaded.current(job).found == SAME
         assert records.share(loaded, EMPTY) == (2, 3)
 
     def test_statements_under_other_numbers_are_not_mixed_with_the_recorded_ones(self, job):
-        other = Run("", Found("same"), {EMPTY: "40"})
+        other = Run("", SAME, {EMPTY: "40"})
         record = in_all(job, jobs={"other": other}, statements={EMPTY: 7})
         assert record.statements == {EMPTY: 3}
         assert {name: run.run for name, run in record.jobs.items()} == {job.id: {EMPTY: "5"}, "other": {}}
@@ -485,7 +486,7 @@ class TestRunning:
         assert not record.is_proved(EMPTY)
 
     def test_a_changed_script_makes_its_jobs_stale(self, job, monkeypatch):
-        record = Record("1.0", jobs={job.id: Run(job.scenario.fingerprint(), Found("same"))})
+        record = Record("1.0", jobs={job.id: Run(job.scenario.fingerprint(), SAME)})
         assert record.current(job) is not None
         monkeypatch.setattr(Scenario, "fingerprint", lambda self: "another")
         assert record.current(job) is None
@@ -511,14 +512,14 @@ class TestRunning:
     def test_one_patch_is_disabled_where_its_lines_are_run(self, job):
         old = {EMPTY: "1", "zero12_full_bucket_dtype": "1"}
         record, _ = alone(job, ran=old, with_dsfix=moved(RIGHT, syncs=2, **APPLIES))
-        assert record.jobs[job.id].one == {EMPTY: Found("same", syncs=2)}
+        assert record.jobs[job.id].one == {EMPTY: Verdict(State.SAME, syncs=2)}
         assert record.jobs[job.id].run == {**old, EMPTY: "5"}
         assert record.is_proved(EMPTY)
 
     def test_a_patch_without_which_deepspeed_cannot_be_imported(self, job, monkeypatch):
         monkeypatch.setattr(Trials, "starts", lambda self, variant: False)
         record, _ = alone(job)
-        assert record.jobs[job.id].one[EMPTY] == Found("right", "DeepSpeed cannot be imported without it")
+        assert record.jobs[job.id].one[EMPTY] == Verdict(State.RIGHT, "DeepSpeed cannot be imported without it")
 
     def test_a_patch_whose_lines_are_no_longer_run(self, job):
         record, _ = alone(job, with_dsfix=moved(RIGHT, **{**APPLIES, "run": {}}))
@@ -593,22 +594,22 @@ class TestPage:
         assert job.id in fault
 
     def test_a_patch_that_has_changed_since_is_named(self, job):
-        record = a_record(job, Found("same"))
+        record = a_record(job, SAME)
         record.proved = {EMPTY: "another"}
         [fault] = docs.faults([record])
         assert "zero12_empty_parameter has changed" in fault
 
     def test_a_patch_whose_verdicts_are_lost_is_named(self, job):
         ran = {EMPTY: "1"}
-        record = a_record(job, Found("same"), **ran)
+        record = a_record(job, SAME, **ran)
         [fault] = docs.faults([record])
         assert "zero12_empty_parameter has changed, or its verdicts are lost" in fault
-        record.jobs[job.id].one = dict.fromkeys(ran, Found("same"))
+        record.jobs[job.id].one = dict.fromkeys(ran, SAME)
         assert list(docs.faults([record])) == []
 
     @pytest.mark.parametrize("state", ["worse", "other"])
     def test_an_unexplained_job_is_named(self, job, state, monkeypatch):
-        record = a_record(job, Found(state, "movement", 0.0, 1.0))
+        record = a_record(job, Verdict(state, "movement", 0.0, 1.0))
         assert list(docs.faults([record])) == [f"1.0: {job.id}: {state}: movement"]
         one = Explanation("why", "Because.", ["usual"], [state])
         monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
@@ -618,20 +619,20 @@ class TestPage:
     def test_an_explanation_of_nothing_is_named(self, job, monkeypatch):
         one = Explanation("why", "Because.", ["usual"], levels={"stage": ["3"]})
         monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
-        assert list(docs.faults([a_record(job, Found("same"))])) == ["explanation why explains nothing"]
+        assert list(docs.faults([a_record(job, SAME)])) == ["explanation why explains nothing"]
 
     def test_only_worse_fails_a_run(self, job):
-        assert docs.worse(a_record(job, Found("other", "x"))) == []
-        assert docs.worse(a_record(job, Found("worse", "x"))) == [f"1.0: {job.id}: x"]
+        assert docs.worse(a_record(job, Verdict(State.OTHER, "x"))) == []
+        assert docs.worse(a_record(job, Verdict(State.WORSE, "x"))) == [f"1.0: {job.id}: x"]
 
     def test_a_patch_that_no_job_runs_is_a_gap(self, job):
-        assert "Gaps: no job runs a line of zero12_empty_parameter." in docs.render([a_record(job, Found("same"))])
-        ran = docs.render([a_record(job, Found("same"), **{EMPTY: "3"})])
+        assert "Gaps: no job runs a line of zero12_empty_parameter." in docs.render([a_record(job, SAME)])
+        ran = docs.render([a_record(job, SAME, **{EMPTY: "3"})])
         assert "Gaps" not in ran
         assert "| zero12_empty_parameter | 1.0 | 2 of 3 | 1 | - | - |" in ran
 
     def test_a_patch_of_other_releases_is_judged_by_the_test_that_is_named(self, job):
-        page, root = docs.render([a_record(job, Found("same"))]), Path(__file__).parents[2]
+        page, root = docs.render([a_record(job, SAME)]), Path(__file__).parents[2]
         unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
         for patch_id, test in docs.TESTED.items():
             assert patch_id in (root / test).read_text(encoding="utf-8")
@@ -639,7 +640,7 @@ class TestPage:
             assert patch_id not in unjudged
 
     def test_a_patch_that_no_job_can_run_is_named_with_the_reason(self, job):
-        page = docs.render([a_record(job, Found("same"))])
+        page = docs.render([a_record(job, SAME)])
         unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
         known = table.load()
         for patch_id, why in docs.IMPOSSIBLE.items():
@@ -663,7 +664,7 @@ class TestPage:
         assert records.home(EMPTY, [new, whole, old]) is whole
         assert records.home(EMPTY, [new, old]) is new
         assert records.home("zero_step_at_initialization", [new, old]) is None
-        faults = docs.faults([a_record(job, Found("same")), new])  # proved on 1.0, the newest
+        faults = docs.faults([a_record(job, SAME), new])  # proved on 1.0, the newest
         assert not any("has changed" in each for each in faults)
 
     @pytest.mark.parametrize(
@@ -675,23 +676,21 @@ class TestPage:
             records.load("1.0", tmp_path)
 
     def test_a_record_is_read_as_it_was_written(self, job, tmp_path):
-        record = a_record(job, Found("worse", "why", 0.1, float("inf"), 1, 2, 3), **{EMPTY: "3"})
-        record.jobs[job.id].one[EMPTY] = Found("same", syncs=1)
-        record.jobs["other-1"] = Run(
-            "f", Found("right", "= :c1 why", 0.0, 2e-7, -1, 0, -9), {}, {"lost": Found("same")}
-        )
-        record.jobs["other-2"] = Run("f", Found("same", "why", 3e-8, 3e-8), {"p": "1f"}, {"p": Found("same")})
+        record = a_record(job, Verdict(State.WORSE, "why", 0.1, float("inf"), 1, 2, 3), **{EMPTY: "3"})
+        record.jobs[job.id].one[EMPTY] = Verdict(State.SAME, syncs=1)
+        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "= :c1 why", 0.0, 2e-7, -1, 0, -9), {}, {"lost": SAME})
+        record.jobs["other-2"] = Run("f", Verdict(State.SAME, "why", 3e-8, 3e-8), {"p": "1f"}, {"p": SAME})
         record.jobs["other-2"].one["p"] = record.jobs["other-2"].found
         records.save(record, tmp_path)
         assert dataclasses.asdict(records.load("1.0", tmp_path)) == dataclasses.asdict(record)
 
     def test_a_changed_job_is_a_changed_line(self, job, tmp_path):
-        record = a_record(job, Found("same", "z"), **{EMPTY: "3"})
-        record.jobs["other-1"] = Run("f", Found("right", "b"), {EMPTY: "2"})
+        record = a_record(job, Verdict(State.SAME, "z"), **{EMPTY: "3"})
+        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "b"), {EMPTY: "2"})
         records.save(record, tmp_path)
         before = (tmp_path / "1.0.txt").read_text().splitlines()
         record = records.load("1.0", tmp_path)
-        record.jobs["other-1"] = Run("f", Found("right", "a"), {EMPTY: "2"})
+        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "a"), {EMPTY: "2"})
         records.save(record, tmp_path)
         after = (tmp_path / "1.0.txt").read_text().splitlines()
         assert [line[:7] for line in after if line not in before] == ["ae\ta", "other-1"]
