@@ -65,7 +65,7 @@ OF_LAB: Mapping[str, Written] = {
 _EMULATED = "it needs the emulated device, which decides when the work on a stream is done; on a GPU that is chance"
 MISSING = {"emulated": _EMULATED, "late_streams": _EMULATED}
 VOCABULARY: Mapping[str, Meaning] = {"BugPresent": Written("AssertionError"), "CannotTell": SKIP}
-OLDER = ("require_universal_zero3", "load_whole_files")  # of dsfix.lab.checkpoints: they are about older releases
+OLDER = ("require_universal_zero3", "load_whole_files")  # of _checkpoints: they are about older releases
 
 
 class Module:

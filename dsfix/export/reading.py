@@ -226,7 +226,7 @@ class Reader(ast.NodeVisitor):
         if isinstance(node.value, ast.Call):
             called, meaning = node.value.func, self.meaning(node.value.func)
             on_lab = isinstance(called, ast.Attribute) and self.meaning(called.value) is THE_LAB
-            older = meaning in [Symbol("dsfix.lab.checkpoints", name) for name in OLDER]
+            older = meaning in [Symbol("dsfix.patches.checkpoint._checkpoints", name) for name in OLDER]
             if older or (on_lab and isinstance(called, ast.Attribute) and called.attr == "require_ranks"):
                 self.found.gone.append(node)
                 return

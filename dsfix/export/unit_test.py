@@ -86,13 +86,20 @@ def _read(symbol: Symbol, entry: Entry) -> ReadCode:
     of = module(symbol.module)
     if symbol.module == LAB and symbol.name in ("_DEFAULTS", "_BUCKETS", "Lab.initialize", "Lab.parameters"):
         lab = "self"
-    elif symbol.module == own or (symbol.module.startswith("dsfix.lab.") and symbol.module not in (LAB, *_NOT_LAB)):
+    elif symbol.module == own or _is_shared(symbol.module):
         lab = "lab"
     else:
         raise Inexportable(f"it uses {symbol.name} of {symbol.module}")
     if symbol == Symbol(own, "PATCH"):
         raise Inexportable("it reads its own declaration")
     return Reader(of, {"PATCH": entry.patch}, own.partition(".")[0]).read(of.definition(symbol.name), lab)
+
+
+def _is_shared(name: str) -> bool:
+    """Whether it is a module of the lab, or one that reproductions share."""
+    if name.startswith("dsfix.lab."):
+        return name not in (LAB, *_NOT_LAB)
+    return name.startswith("dsfix.patches.") and name.rpartition(".")[2].startswith("_")
 
 
 _OTHERS = ("deepspeed", "numpy", "packaging", "pytest", "torch", "unit")  # packages that are not Python's own

@@ -197,7 +197,7 @@ def _candidates(symbol: Symbol, private: bool) -> Iterator[str]:
     if private:
         name = f"_{name.lstrip('_')}"
     yield name
-    of = symbol.module.rpartition(".")[2]
+    of = symbol.module.rpartition(".")[2].lstrip("_")
     longer = f"_{of}{name}" if name.startswith("_") else f"{of}_{name}"
     yield longer
     yield from (f"{longer}_{number}" for number in range(2, 100))
