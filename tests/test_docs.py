@@ -65,10 +65,12 @@ CHEAP = {
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref", ".._shared", "._torch_load"),
 }
-LAB_WITH_TORCH = (
-    r"import torch|dsfix\.lab\.(models|reference)|"
-    r"from \..*\b_(half|outputs|overlap|pipeline|second_copies|empty_parameter)\b"
-)
+SHARED_WITH_TORCH = [
+    path.stem
+    for path in (CHECKOUT / "patches").rglob("_*.py")
+    if "\nimport torch\n" in path.read_text(encoding="utf-8")
+]
+LAB_WITH_TORCH = rf"import torch|dsfix\.lab\.(models|reference|kernels)|from \..*\b({'|'.join(SHARED_WITH_TORCH)})\b"
 
 
 def _page(name):
