@@ -16,12 +16,11 @@ from dsfix.outcome import Outcome
 from matrix.pull_requests.pull_request import PullRequest, pull_request
 
 found = {}
-for each in sys.argv[1:] or catalogue():
-    entry = survey.entry(each)
+for entry in survey.named(sys.argv[1:]) or catalogue().values():
     verdict = survey.if_asked_for(entry)
     if verdict.outcome is Outcome.PENDING:
-        found[each] = pull_request(entry)._asdict()
+        found[entry.id] = pull_request(entry)._asdict()
     elif sys.argv[1:]:
-        why = f"{each} does not apply here: {verdict.outcome.value}: {verdict.reason}"
-        found[each] = PullRequest("", "", (why,))._asdict()
+        why = f"{entry.id} does not apply here: {verdict.outcome.value}: {verdict.reason}"
+        found[entry.id] = PullRequest("", "", (why,))._asdict()
 print(json.dumps(found))
