@@ -18,8 +18,6 @@ from matrix.edges import near, required
 from matrix.pages import catalogue, data, errors, evidence, matrix_page, patches, upstream
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
-from matrix.pull_requests import docs as pull_requests
-from matrix.pull_requests import records as pull_requests_records
 from matrix.sweep import docs as sweep
 from matrix.sweep import records as sweep_records
 from matrix.upstream import docs as upstream_tests
@@ -89,7 +87,6 @@ def pages_of_records() -> dict[str, str]:
         "bystanders.md": bystanders.render(bystanders_records.load_all()),
         "sweep.md": sweep.render(sweep_records.load_all()),
         "upstream-tests.md": upstream_tests.render(upstream_tests_records.load_all()),
-        "upstream-patches.md": pull_requests.render([pull_requests_records.load()]),
     }
     return {f"{PAGES}/{name}": text for name, text in texts.items()}
 

@@ -122,10 +122,13 @@ def _silence(tree: ast.Module) -> None:
 
 
 class _Unimported(ast.NodeTransformer):
-    """Removes imports from dsfix, whose modules may move, and what only tells that a patch took effect."""
+    """Removes imports from dsfix, whose modules may move, also of what reproductions share, which functions import; and
+    what only tells that a patch took effect.
+    """
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
-        return None if (node.module or "").partition(".")[0] == "dsfix" else node
+        shared = node.level and node.col_offset
+        return None if shared or (node.module or "").partition(".")[0] == "dsfix" else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         return None if getattr(getattr(node.value, "func", None), "id", "") in _TELLING else node

@@ -54,7 +54,7 @@ _SGD = {"lr": 0.1, "momentum": 0.9}  # the momentum shows whether the optimizer'
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import refused, train
+    from ._checkpoints import refused, train
 
     models, reference = lab.models, lab.reference
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

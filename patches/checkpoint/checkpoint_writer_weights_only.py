@@ -65,7 +65,7 @@ _SGD = {"lr": 0.1, "momentum": 0.9}  # the momentum shows whether the optimizer'
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import refused, train
+    from ._checkpoints import refused, train
 
     models, reference = lab.models, lab.reference
     os.environ.update(CROSS_RANK="0", CROSS_SIZE="1")  # as DeepSpeed's launcher does; the writers read them

@@ -49,7 +49,7 @@ _OPTIONS = {"lr": 0.05, "momentum": 0.9}
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    from dsfix.lab.checkpoints import load_whole_files, train
+    from ._checkpoints import load_whole_files, train
 
     load_whole_files()
     torch, models, reference = lab.torch, lab.models, lab.reference

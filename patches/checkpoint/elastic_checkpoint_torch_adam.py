@@ -78,7 +78,7 @@ _ADAMW = {"lr": 0.01, "weight_decay": 0.0}
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import train
+    from ._checkpoints import train
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
 

@@ -92,7 +92,7 @@ _STEPS = 4
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     configs: dict[str, dict[str, Any]] = {

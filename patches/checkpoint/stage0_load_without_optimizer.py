@@ -59,7 +59,7 @@ _STEPS = 3
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[lab.models.regression_batch(rank=0, step=step)] for step in range(_STEPS + 1)]
     optimizer = functools.partial(torch.optim.SGD, lr=_LEARNING_RATE)
@@ -100,7 +100,7 @@ def _engine(lab: Lab, model: Any) -> Any:
 
 
 def _train(engine: Any, steps: Any) -> None:
-    from dsfix.lab import half
+    from .. import _half as half
 
     for [(inputs, targets)] in steps:
         engine.backward(half.loss(engine, inputs, targets, next(engine.module.parameters())))

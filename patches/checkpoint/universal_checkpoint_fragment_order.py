@@ -50,6 +50,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import ranks_in_order
+    from ._checkpoints import ranks_in_order
 
     return ranks_in_order(lab, 102, "{:02d}")

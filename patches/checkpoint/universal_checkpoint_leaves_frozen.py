@@ -146,7 +146,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import load_whole_files
+    from ._checkpoints import load_whole_files
 
     load_whole_files()
     version = Version(lab.deepspeed.__version__)
@@ -160,7 +160,9 @@ def reproduce(lab: Lab) -> str:
 def _resume(lab: Lab, stage: int) -> float:
     """The loss before saving, which is also that after loading the universal checkpoint."""
     torch = lab.torch
-    from dsfix.lab.checkpoints import convert_to_universal, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import train
 
     def engine_of(model: Any, bias: float, **more: Any) -> Any:
         model.register_buffer("bias", torch.full((1,), bias))

@@ -90,7 +90,7 @@ _SUB_GROUP_SIZE = 200
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import resume_in_sub_groups, train
+    from ._checkpoints import resume_in_sub_groups, train
 
     resumed = resume_in_sub_groups(lab, _STEPS, _SUB_GROUP_SIZE)
     engine, half, initial = resumed.engine, resumed.half, resumed.initial

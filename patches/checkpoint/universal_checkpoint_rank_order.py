@@ -46,6 +46,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import ranks_in_order
+    from ._checkpoints import ranks_in_order
 
     return ranks_in_order(lab, 12, "{}_")  # the name goes on with _mp_rank

@@ -52,7 +52,9 @@ _SUB_GROUP_SIZE = 200
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import convert_to_universal, require_universal_zero3, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import require_universal_zero3, train
 
     require_universal_zero3()
     torch = lab.torch

@@ -50,7 +50,9 @@ _OPTIONS: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0}
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import convert_to_universal, load_whole_files, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import load_whole_files, train
 
     load_whole_files()
     if Version(lab.deepspeed.__version__) < Version("0.14.1"):

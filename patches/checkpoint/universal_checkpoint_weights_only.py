@@ -81,7 +81,7 @@ _STEPS = 2
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import refused
+    from ._checkpoints import refused
 
     version = Version(lab.deepspeed.__version__)
     if version < Version("0.14.5"):
@@ -98,7 +98,9 @@ def reproduce(lab: Lab) -> str:
 
 def _resume(lab: Lab, stage: int) -> float:
     """The largest relative difference from the saved parameters after conversion and load."""
-    from dsfix.lab.checkpoints import convert_to_universal, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import train
 
     config = {
         "train_micro_batch_size_per_gpu": 4,

@@ -71,7 +71,7 @@ _FROZEN = "blocks.0.0."
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import load_whole_files, train
+    from ._checkpoints import load_whole_files, train
 
     load_whole_files()
     torch = lab.torch

@@ -60,7 +60,7 @@ _RATE = 0.1
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.messages import Messages
+    from .._messages import Messages
 
     warnings = Messages(logging.WARNING)
     lab.deepspeed.utils.logger.addHandler(warnings)

@@ -81,7 +81,7 @@ def reproduce(lab: Lab) -> str:
 
 
 def _after_loading(lab: Lab, stage: int) -> str:
-    from dsfix.lab import checkpoints
+    from . import _checkpoints as checkpoints
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS + 1)]
     directory = str(lab.tmp / str(stage))

@@ -41,7 +41,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.checkpoints import train, written_by_zero_to_fp32
+    from ._checkpoints import train, written_by_zero_to_fp32
 
     worst = 0.0
     for stage in (2, 3):

@@ -59,7 +59,7 @@ _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import refused, train
+    from ._checkpoints import refused, train
 
     config = {
         "train_micro_batch_size_per_gpu": 4,

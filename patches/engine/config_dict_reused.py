@@ -47,7 +47,7 @@ _ADAM = {"lr": 0.01, "weight_decay": 0.5}
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.half import provide_fused_adam
+    from dsfix.lab.kernels import provide_fused_adam
 
     provide_fused_adam(lab)
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

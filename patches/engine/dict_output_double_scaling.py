@@ -292,6 +292,6 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.outputs import accumulate
+    from ._outputs import accumulate
 
     return accumulate(lab, lambda engine, loss: engine.backward(loss))

@@ -192,7 +192,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.outputs import accumulate
+    from ._outputs import accumulate
 
     def backward(engine: Any, loss: Any) -> None:
         if not hasattr(engine, "_backward_prologue_per_tensor"):

@@ -52,7 +52,7 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch  # before outputs imports it
-    from dsfix.lab.outputs import Loss
+    from ._outputs import Loss
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
     steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]

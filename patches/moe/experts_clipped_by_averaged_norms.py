@@ -109,7 +109,7 @@ _LEARNING_RATE, _STEPS, _CLIP_AT = 0.5, 2, 0.2
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab.experts import Mixture, train
+    from ._experts import Mixture, train
 
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
     model = Mixture()

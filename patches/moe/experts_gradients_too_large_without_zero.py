@@ -70,7 +70,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch
-    from dsfix.lab import experts
+    from . import _experts as experts
 
     forms = {"postscaled": {}, "prescaled": {"prescale_gradients": True}}
     return experts.compare(lab, 2, forms, "those of doubled gradients of the experts", scale=2.0)

@@ -55,7 +55,8 @@ _STEPS = 4
 
 def reproduce(lab: Lab) -> str:
     models, reference = lab.models, lab.reference
-    from dsfix.lab import checkpoints, experts
+    from ..checkpoint import _checkpoints as checkpoints
+    from . import _experts as experts
 
     checkpoints.load_whole_files()
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

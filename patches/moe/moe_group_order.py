@@ -65,7 +65,9 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
     from dsfix import settings
-    from dsfix.lab import checkpoints, experts
+
+    from ..checkpoint import _checkpoints as checkpoints
+    from . import _experts as experts
 
     checkpoints.load_whole_files()
     settings.HASHES_REPEAT = False  # tox sets PYTHONHASHSEED

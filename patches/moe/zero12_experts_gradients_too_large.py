@@ -63,7 +63,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch
-    from dsfix.lab import experts
+    from . import _experts as experts
 
     forms = {f"ZeRO-{stage}": {"zero_optimization": {"stage": stage}} for stage in (1, 2)}
     return experts.compare(lab, 2, forms, "those of doubled gradients of the experts", scale=2.0)

@@ -44,7 +44,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab.experts import Sharded
+    from ._experts import Sharded
 
     reports = []
     for stage in (1, 2):

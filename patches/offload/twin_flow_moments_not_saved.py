@@ -121,7 +121,8 @@ _STEPS, _SAVED = 5, 3
 
 def reproduce(lab: Lab) -> str:
     torch, models = lab.torch, lab.models
-    from dsfix.lab import checkpoints, half
+    from .. import _half as half
+    from ..checkpoint import _checkpoints as checkpoints
 
     checkpoints.load_whole_files()
     half.provide_fused_adam(lab)

@@ -64,7 +64,7 @@ _RATES = (0.0, 0.02, 0.01)
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     half.provide_fused_adam(lab)
     half.provide_cpu_adam(lab)

@@ -67,7 +67,7 @@ def reproduce(lab: Lab) -> str:
 
 def _after_skipped_step(lab: Lab, stage: int) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     numbers = range(_STEPS * _MICRO_BATCHES)
     batches = [lab.models.regression_batch(rank=0, step=number) for number in numbers]

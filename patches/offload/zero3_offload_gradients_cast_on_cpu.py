@@ -64,7 +64,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab import gradient_offload
+    from . import _gradient_offload as gradient_offload
 
     copies, result = gradient_offload.train(lab)
     mixed = [each for each in copies if each.casts and each.crosses]

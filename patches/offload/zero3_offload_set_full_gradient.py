@@ -47,7 +47,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.set_gradients import clipped
+    from ._set_gradients import clipped
 
     if not hasattr(lab.deepspeed.utils, "safe_set_full_grad"):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no safe_set_full_grad")

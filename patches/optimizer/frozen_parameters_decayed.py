@@ -145,7 +145,7 @@ _STEPS = 3
 def _train(lab: Lab, precision: str, fused: bool) -> float:
     """The factor by which the frozen parameters were multiplied."""
     models = lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     half.provide_fused_adam(lab)
     model = models.MLP()

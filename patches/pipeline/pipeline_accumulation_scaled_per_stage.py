@@ -57,7 +57,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch  # before pipeline imports it
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     parameters = pipeline.train(lab, {}, _LEARNING_RATE)
     right = pipeline.of_stage(pipeline.expected([_LEARNING_RATE] * 2), parameters)

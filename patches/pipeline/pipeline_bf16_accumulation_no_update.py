@@ -92,7 +92,8 @@ _LEARNING_RATE = 0.05
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    from dsfix.lab import half, pipeline
+    from .. import _half as half
+    from . import _pipeline as pipeline
 
     batches = pipeline.batches()
     steps = [batches[: pipeline.MICRO_BATCHES], batches[pipeline.MICRO_BATCHES :]]

@@ -81,7 +81,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(3)
     _ = lab.torch
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     step = lambda layer, given: (given[0] + layer.body(given[0]) * given[1], given[1])  # noqa: E731
     with_mask = lambda layer, given: layer.head(given[0] * given[1])  # noqa: E731

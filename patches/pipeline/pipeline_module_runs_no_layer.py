@@ -60,7 +60,7 @@ _LAYERS = 4
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     layers = [pipeline.block(seed) for seed in range(_LAYERS)]
     module = lab.deepspeed.pipe.PipelineModule(

@@ -68,7 +68,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch  # before pipeline imports it
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     try:
         parameters = pipeline.train(lab, {}, _LEARNING_RATE)

@@ -48,7 +48,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.messages import Messages
+    from .._messages import Messages
 
     warnings = Messages(logging.WARNING)
     lab.deepspeed.utils.logger.addHandler(warnings)

@@ -72,7 +72,7 @@ _LOSS_SCALE = 65536
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[models.regression_batch(rank=0, step=step)] for step in range(_STEPS)]
 

@@ -50,7 +50,7 @@ _LEARNING_RATE, _CLIP = 1.0, 0.5
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [lab.models.regression_batch(rank=rank, step=0) for rank in range(2)]
 

@@ -209,7 +209,7 @@ _MICRO_BATCHES = 16  # enough for bf16 sums to differ
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     models = lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[models.regression_batch(rank, i) for i in range(_MICRO_BATCHES)] for rank in range(lab.world_size)]
     expected = half.sgd_weights(batches[0] + batches[1], _LEARNING_RATE)

@@ -65,7 +65,7 @@ _STEPS = 3
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     initial = half.train(models.MLP(), torch.float16, [], torch.optim.SGD)

@@ -91,7 +91,7 @@ _LEARNING_RATE = 0.2
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models = lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     def shares(stage: int) -> list[tuple[float, bool]]:
         """For each step: the share of the gradient that it used, and whether the loss scale grew."""

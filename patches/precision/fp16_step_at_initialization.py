@@ -72,7 +72,8 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half, initial_step
+    from .. import _half as half
+    from .. import _initial_step as initial_step
 
     half.provide_fused_adam(lab)
     # a loss scale of 1 does not underflow; later releases have a bug with others

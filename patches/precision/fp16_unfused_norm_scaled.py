@@ -64,7 +64,7 @@ _LOSS_SCALE = 16
 
 def reproduce(lab: Lab) -> str:
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     inputs, targets = models.regression_batch(rank=0, step=0)
     model = models.MLP()

@@ -134,7 +134,7 @@ _STEPS, _LEARNING_RATE, _DISTANCE = 2, 0.5, 3_000
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[lab.models.regression_batch(rank=0, step=step, size=8)] for step in range(_STEPS)]
     seen: dict[str, Any] = {}

@@ -87,7 +87,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.tensor_rates import train
+    from ._tensor_rates import train
 
     if hasattr(lab.deepspeed.runtime.lr_schedules, "update_lr"):
         raise CannotTell("since 0.15.3 one function sets the rates of all schedules: tensor_learning_rate_replaced")

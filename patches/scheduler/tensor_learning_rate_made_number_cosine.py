@@ -58,7 +58,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.tensor_rates import train
+    from ._tensor_rates import train
 
     schedules = lab.deepspeed.runtime.lr_schedules
     if not hasattr(schedules, "WarmupCosineLR"):

@@ -101,7 +101,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.tensor_rates import RATES, train
+    from ._tensor_rates import RATES, train
 
     if not hasattr(lab.deepspeed.runtime.lr_schedules, "update_lr"):
         raise CannotTell("before 0.15.3 each schedule sets the rates itself, and makes a tensor a number")

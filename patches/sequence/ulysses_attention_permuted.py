@@ -75,7 +75,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    from dsfix.lab.ulysses import attend, layout
+    from ._ulysses import attend, layout
 
     wrong, reports = [], []
     for sequence, samples in ((0, 1), (1, 1), (0, 2), (1, 2)):

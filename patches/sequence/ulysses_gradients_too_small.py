@@ -80,7 +80,7 @@ _LEARNING_RATE, _STEPS = 0.05, 3
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab.ulysses import OneSequence
+    from ._ulysses import OneSequence
 
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
 

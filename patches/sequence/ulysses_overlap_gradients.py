@@ -103,7 +103,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, reference = lab.torch, lab.reference
-    from dsfix.lab.ulysses import attend, layout, overlaps
+    from ._ulysses import attend, layout, overlaps
 
     if not overlaps(lab):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no sp_stream")

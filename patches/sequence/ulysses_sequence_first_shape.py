@@ -51,7 +51,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     reference = lab.reference  # loads torch
-    from dsfix.lab.ulysses import attend, layout
+    from ._ulysses import attend, layout
 
     reports = []
     for samples in (1, 2):

@@ -60,7 +60,7 @@ def reproduce(lab: Lab) -> str:
     if not lab.emulated:
         raise CannotTell("whether it is reduced too early depends on timing, which only the emulated device controls")
     lab.late_streams("ahead")  # the default stream is late
-    from dsfix.lab.overlap import MATRIX, WIDTH, one_step
+    from ._overlap import MATRIX, WIDTH, one_step
 
     # Each gradient fills the bucket. Only layer 1 is computed on the default stream, which rank 1, whose partition has
     # the other half of the layers, does not wait for.

@@ -81,7 +81,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(3)
     lab.late_streams()
-    from dsfix.lab.overlap import MATRIX, VECTOR, WIDTH, one_step
+    from ._overlap import MATRIX, VECTOR, WIDTH, one_step
 
     # The ranks 0 and 1 share the first matrix, 1 and 2 the second one, whose gradient is freed before the first one's
     # is computed: through 0.18.9 by all ranks, since then by rank 0 alone. Through 0.12.3 only fp16 shows it.

@@ -51,7 +51,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     lab.late_streams()
-    from dsfix.lab.overlap import MATRIX, WIDTH, one_step
+    from ._overlap import MATRIX, WIDTH, one_step
 
     # a bucket for each layer, filled from the last layer to the first
     step = one_step(lab, [MATRIX] * 4, reduce_bucket_size=WIDTH * WIDTH)

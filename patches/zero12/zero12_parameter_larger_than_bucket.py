@@ -45,7 +45,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab import small_bucket
+    from . import _small_bucket as small_bucket
 
     def is_bug(error: Exception, passed: Collection[str]) -> bool:
         return (

@@ -98,7 +98,7 @@ def reproduce(lab: Lab) -> str:
 def _deviations(lab: Lab, accumulation: int, zero: dict[str, Any]) -> tuple[float, float]:
     """Deviation of the first step's gradient from the ranks' average, and from each rank's own gradient."""
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[lab.models.regression_batch(rank, step=step) for step in range(accumulation)] for rank in range(2)]
     model = lab.models.MLP().half().float()

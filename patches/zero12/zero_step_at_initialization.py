@@ -103,7 +103,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import initial_step
+    from .. import _initial_step as initial_step
 
     cases = {
         f"ZeRO-{stage}": initial_step.compare(lab, torch.float32, {"zero_optimization": {"stage": stage}})

@@ -65,6 +65,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.gathered import train
+    from ._gathered import train
 
     return train(lab, checkpointing=True)

@@ -98,7 +98,7 @@ def _one_step(lab: Lab, reduce_scatter: bool) -> str:
     torch, models = lab.torch, lab.models
     from deepspeed.utils import safe_get_full_fp32_param
 
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[models.regression_batch(rank, step) for step in range(_ACCUMULATION)] for rank in range(2)]
     model = models.MLP().to(lab.device, torch.bfloat16)

@@ -115,7 +115,7 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from packaging.version import Version
 
-    from dsfix.lab import checkpoints
+    from ..checkpoint import _checkpoints as checkpoints
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(2 * _STEPS)]
 

@@ -53,7 +53,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.late_module import forward_with_late_module
+    from ._late_module import forward_with_late_module
 
     if not hasattr(lab.deepspeed.DeepSpeedEngine, "_forward_prologue"):
         raise CannotTell(f"DeepSpeed {lab.deepspeed.__version__} marks the containers in another function")

@@ -58,6 +58,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.late_module import forward_with_late_module
+    from ._late_module import forward_with_late_module
 
     return forward_with_late_module(lab)

@@ -58,7 +58,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.inherited import classes
+    from ._inherited import classes
 
     found = classes()
     before = [each() for each in found]

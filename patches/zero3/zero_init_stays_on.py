@@ -59,7 +59,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.inherited import classes
+    from ._inherited import classes
 
     found = classes()
     with lab.deepspeed.zero.Init():

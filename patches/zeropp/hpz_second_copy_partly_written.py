@@ -77,7 +77,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(4)
     if Version(lab.deepspeed.__version__) < Version("0.13.0"):
         raise CannotTell("before 0.13.0, hpZ does not run beside this torch")
-    from dsfix.lab.second_copies import BEFORE, train
+    from ._second_copies import BEFORE, train
 
     # node 0's rank 1 writes nothing of the second half, node 1's rank 1 one element too few; the head's 15 are padded
     training = train(lab, width=15, partition_size=2, steps=1)

@@ -75,7 +75,7 @@ _STEPS, _SAVED = 4, 2
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab import checkpoints
+    from ..checkpoint import _checkpoints as checkpoints
 
     lab.require_ranks(2)
     checkpoints.load_whole_files()

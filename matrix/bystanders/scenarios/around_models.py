@@ -19,14 +19,14 @@ _TWO: Any = {"stage": "0", "partitioning": "parameters persist", "ranks": "2"}
 
 
 def _passed(job: Job, found: Any) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     job.note("output", autotp.outputs(found)["output"])
 
 
 def _sharded(job: Job, kind: Any, layer: str) -> None:
     """With the order of another layer's fused weight."""
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     whole = autotp.causal(kind)
     if job.plain:
@@ -42,7 +42,7 @@ def _sharded(job: Job, kind: Any, layer: str) -> None:
 @scenario("sharded inference of Falcon, whose fused weight is divided as BLOOM's on the script's word")
 @settings(works_around=("autotp_falcon_fused_weight",), release="0.13.1", **_one(**_TWO))
 def sharded_falcon_as_bloom(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _sharded(job, autotp.FALCON, "BloomBlock")
 
@@ -50,7 +50,7 @@ def sharded_falcon_as_bloom(job: Job) -> None:
 @scenario("sharded inference of MPT, whose layer the script gives by its name alone")
 @settings(works_around=("autotp_fused_weight_unrecognized",), release="0.13.4", **_one(**_TWO))
 def sharded_mpt_by_one_name(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _sharded(job, autotp.MPT, "MptBlock")
 
@@ -58,7 +58,7 @@ def sharded_mpt_by_one_name(job: Job) -> None:
 @scenario("sharded inference of MPT, whose numbers of heads and widths the script divides or sets")
 @settings(works_around=("autotp_mpt_kv_heads",), release="0.12.2", **_one(**_TWO))
 def sharded_mpt_by_hand(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     for before in (True, False):
         model: Any = autotp.noting_mpt()
@@ -130,7 +130,7 @@ def _trained_experts(
     **config: Any,
 ) -> None:
     """Two ranks share the experts. clip: the script clips the gradients."""
-    from dsfix.lab import experts
+    from dsfix.patches.moe import _experts as experts
 
     model: Any = experts.Mixture() if job.plain else experts.Sharded(job._lab, 2)
     if clip and job.plain:
@@ -176,7 +176,7 @@ def experts_clipped_by_hand(job: Job) -> None:
     **_one(**_TWO, precision="fp16", optimizer="client's AdamW"),
 )
 def half_experts_clipped_by_hand(job: Job) -> None:
-    from dsfix.lab import half
+    from dsfix.patches import _half as half
 
     def fused(given: Any) -> Any:
         if job.plain:
@@ -223,10 +223,12 @@ def groups_of_experts_sorted(job: Job) -> None:
 @scenario("tensor-parallel ranks with a dispatcher that gives Tutel's buffer three dimensions")
 @settings(works_around=("moe_tutel_tensor_parallel",), release="0.18.9", **_one(**_TWO))
 def buffer_of_tutel_by_hand(job: Job) -> None:
+    from dsfix.patches.moe._experts import provide_tutel
+
     if job.plain:
         experts.experts_of_tutel_tensor_parallel(job)
         return
-    importlib.import_module("dsfix.lab.experts").provide_tutel(job._lab)
+    provide_tutel(job._lab)
     tutel = importlib.import_module("deepspeed.moe.sharded_moe").tutel_moe
 
     class Dispatcher(tutel.fast_dispatcher):  # type: ignore[name-defined,misc]
@@ -494,11 +496,13 @@ def tiles_of_a_sum(job: Job) -> None:
 @scenario("the engine sums the gradients of the ranks that share a sequence, and the script does not divide them")
 @settings(works_around=("ulysses_gradients_too_small",), release="0.14.2", **one())
 def summed_by_the_engine(job: Job) -> None:
+    from dsfix.patches.sequence._ulysses import OneSequence
+
     model = job.MLP()
     if job.plain:
         engine = job.engine(model)
     else:
-        groups = importlib.import_module("dsfix.lab.ulysses").OneSequence(job._lab)
+        groups = OneSequence(job._lab)
         initial, given = job._whole(model), list(model.parameters())
         engine = job._lab.initialize(model, space.config(job.setting), model_parameters=given, mpu=groups)
         job._initial[id(engine)] = initial

@@ -331,7 +331,7 @@ def nonfinite_batch_left_out(job: Job) -> None:
     **_one(optimizer="client's AdamW", partitioning="parameters persist"),
 )
 def moved_without_weights(job: Job) -> None:
-    from dsfix.lab import half
+    from dsfix.patches import _half as half
 
     def fused(given: list[Any]) -> Any:
         if job.plain:

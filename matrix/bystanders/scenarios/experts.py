@@ -130,7 +130,7 @@ _APART: Any = {
 
 def _trained_apart(job: Job, ep_size: int, **more: Any) -> None:
     """more: of the config, merged over the setting's."""
-    from dsfix.lab import experts
+    from dsfix.patches.moe import _experts as experts
 
     if job.plain:
         model: Any = experts.Mixture()
@@ -173,7 +173,8 @@ _PINNED = {"precision": "fp16", "optimizer": "client's AdamW"}
 
 
 def _trained_halves(job: Job, ep_size: int) -> None:
-    from dsfix.lab import experts, half
+    from dsfix.patches import _half as half
+    from dsfix.patches.moe import _experts as experts
 
     def fused(given: Any) -> Any:
         if job.plain:
@@ -216,7 +217,7 @@ _RESUMED: Any = {
 
 
 def _resumed(job: Job, ep_size: int, optimizer: bool = True) -> None:
-    from dsfix.lab import experts
+    from dsfix.patches.moe import _experts as experts
 
     def start() -> tuple[Any, Any]:
         if job.plain:
@@ -315,7 +316,7 @@ _TOP_1: Any = {**_FITS, "precision": ("fp32",)}
 
 
 def _model_tutel(job: Job) -> Any:
-    from dsfix.lab.experts import provide_tutel
+    from dsfix.patches.moe._experts import provide_tutel
 
     if not job.plain:
         provide_tutel(job._lab)
@@ -334,7 +335,8 @@ def experts_of_tutel(job: Job) -> None:
 )
 def experts_of_tutel_tensor_parallel(job: Job) -> None:
     """The layer's output of the same batches on both ranks."""
-    from dsfix.lab.experts import tensor_parallel
+    from dsfix.patches.moe._experts import tensor_parallel
+
     from dsfix.lab.models import regression_batch
 
     model = _model_tutel(job)
@@ -393,7 +395,8 @@ def two_of_experts_undropped(job: Job) -> None:
 @scenario("top-2 routing to experts of two tensor-parallel ranks, no token is dropped")
 @settings(pinned=[{"stage": "0"}], **_FORWARD)
 def two_of_experts_undropped_tensor_parallel(job: Job) -> None:
-    from dsfix.lab.experts import tensor_parallel
+    from dsfix.patches.moe._experts import tensor_parallel
+
     from dsfix.lab.models import regression_batch
 
     model = _undropped(job, 2, capacity_factor=1.0, drop_tokens=False)

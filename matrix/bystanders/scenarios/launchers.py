@@ -27,12 +27,12 @@ _EVERY = [0, 1, 2, 3]
 
 def _command(arguments: Sequence[str], **variables: str) -> list[str]:
     """What `deepspeed ARGUMENTS train.py` would start, in an environment with these variables."""
-    from dsfix.lab.launching import command
+    from dsfix.patches.launcher._launching import command
 
     with mock.patch.dict(os.environ, variables):
         if "CUDA_VISIBLE_DEVICES" not in variables:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        return command([*arguments, "train.py"])
+        return command([*arguments, "train.py"])  # type: ignore[no-any-return]
 
 
 def _started(job: Job, label: str, arguments: Sequence[str], expected: Any = None, **variables: str) -> None:

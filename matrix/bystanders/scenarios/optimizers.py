@@ -214,7 +214,7 @@ _HERE: Any = {"stage": "3", "offload": ("optimizer",), "optimizer": ("client's A
 
 
 def _engine(job: Job, model: Any, parameters: Any = None) -> Any:
-    from dsfix.lab import half
+    from dsfix.patches import _half as half
 
     def adam(given: list[Any]) -> Any:
         if job.plain:
@@ -262,7 +262,7 @@ def twin_flow_groups_resumed(job: Job) -> None:
 
 @scenario("MiCS on one rank, with the optimizer offloaded, resumes from a checkpoint", **_ONCE)
 def mics_offloaded_resumed(job: Job) -> None:
-    from dsfix.lab import half
+    from dsfix.patches import _half as half
 
     def adam(given: list[Any]) -> Any:
         if job.plain:

@@ -98,7 +98,7 @@ _FUSED_PINNED = [{"precision": "fp16", "optimizer": "client's AdamW"}]
 
 
 def _engine(job: Job, model: Any) -> Any:
-    from dsfix.lab import half
+    from dsfix.patches import _half as half
 
     def fused(given: list[Any]) -> Any:
         if job.plain:

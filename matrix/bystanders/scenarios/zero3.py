@@ -248,7 +248,7 @@ _PINNED = [{"stage": "3", "optimizer": "client's AdamW"}]
 
 
 def _train(job: Job, model: Any, parameters: list[Any]) -> None:
-    from dsfix.lab import half
+    from dsfix.patches import _half as half
 
     def fused(given: list[Any]) -> Any:
         if job.plain:

@@ -6,15 +6,15 @@ import ast
 import os
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ..catalogue.registry import Entry
-from ..versions import module_file
-from .meanings import ACCELERATOR, LAB, Symbol, module
-from .reading import ReadCode, Reader
-from .source_patch import without_prefix
-from .text import Change, Inexportable, Text
-from .writing import Writer
+from dsfix.catalogue.registry import Entry
+from dsfix.cli.printing.edits import Unwritable
+from dsfix.versions import module_file
+from matrix.pull_requests.fix import parsed, without_prefix
+from matrix.pull_requests.reading import ACCELERATOR, FUNCTIONS, LAB, ReadCode, Reader, Symbol, module
+from matrix.pull_requests.text import Change, Text
+from matrix.pull_requests.writing import Writer
 
 _HEADER = """\
 # Copyright (c) DeepSpeed Team.
@@ -31,19 +31,19 @@ _NEEDS = {
     ),
     r"torch\.cuda\.": ('get_accelerator().device_name() != "cuda"', "needs CUDA"),
 }
-#: package of DeepSpeed -> directory of its tests, where they differ
-_DIRECTORIES = {"runtime/fp16": "runtime/half_precision", "ops/op_builder": "ops"}
+_DIRECTORIES = {"runtime/fp16": "runtime/half_precision", "ops/op_builder": "ops"}  # of a package's tests, if others
+_OF_LAB = ("_DEFAULTS", "_BUCKETS", "Lab.initialize", "Lab.parameters")
+_NOT_LAB = (LAB, "dsfix.lab.accelerator", "dsfix.lab.cuda_device", "dsfix.lab.ranks", "dsfix.lab.isolation")
+_OTHERS = ("deepspeed", "numpy", "packaging", "pytest", "torch", "unit")  # packages that are not Python's own
 
 
 def test_file(entry: Entry) -> str:
     """Its path in DeepSpeed's repository: the directory of the tests of the first module that the patch changes."""
-    package = entry.patch.modules[0].split(".")[1:-1]
-    below = "/".join(package)
+    below = "/".join(entry.patch.modules[0].split(".")[1:-1])
     below = _DIRECTORIES.get(below, below)
-    root = os.path.dirname(os.path.dirname(module_file("deepspeed") or ""))
-    if os.path.isdir(os.path.join(root, "tests", "unit")):
-        while below and not os.path.isdir(os.path.join(root, "tests", "unit", below)):
-            below = below.rpartition("/")[0]
+    tests = os.path.join(os.path.dirname(os.path.dirname(module_file("deepspeed") or "")), "tests", "unit")
+    while below and os.path.isdir(tests) and not os.path.isdir(os.path.join(tests, below)):
+        below = below.rpartition("/")[0]
     return "/".join(filter(None, ["tests/unit", below, f"test_{_identifier(entry)}.py"]))
 
 
@@ -51,52 +51,44 @@ def unit_test(entry: Entry) -> str:
     """The text of the test.
 
     Raises:
-        Inexportable: with the reason, after "its reproduction cannot be written as a test of DeepSpeed's: ".
+        Unwritable: with the reason, after "its reproduction cannot be one of DeepSpeed's: ".
     """
     if not hasattr(entry.module, "reproduce"):
-        raise Inexportable("its file has no reproduce(lab)")
+        raise Unwritable("its file has no reproduce(lab)")
     found = _read(Symbol(entry.module.__name__, "reproduce"), entry)
     writer = Writer([found], lambda symbol: _read(symbol, entry), taken=("DistributedTest", "PATCH"))
     body = _body(writer.text(found))
     definitions = writer.definitions()
     everything = "\n".join([body, *definitions])
     needs = [told for pattern, told in _NEEDS.items() if re.search(pattern, everything)]
-    imports = {*writer.imports(), _COMMON, *(["import pytest", ACCELERATOR] if needs else [])}
+    imports = {*writer.imports, _COMMON, *(["import pytest", ACCELERATOR] if needs else [])}
     directory = ", tmp_path" if writer.needs_tmp(found) else ""
+    name = "".join(part[:1].upper() + part[1:] for part in _identifier(entry).split("_"))
     written = [
         _HEADER,
         _sorted(imports),
         *_spaced(definitions),
-        f"\n\nclass Test{_class_name(entry)}(DistributedTest):\n",
+        f"\n\nclass Test{name}(DistributedTest):\n",
         textwrap.indent(_docstring(entry, [reason for _, reason in needs]), "    "),
         f"    world_size = {entry.patch.ranks}\n\n    def test(self{directory}):\n",
         *(f'        if {unless}:\n            pytest.skip("{reason}")\n' for unless, reason in needs),
         textwrap.indent(body, "        "),
     ]
-    text = without_prefix("".join(written), set())
-    try:
-        ast.parse(text)
-    except SyntaxError as error:
-        raise Inexportable(f"the result would not be valid Python: {error}") from None
-    return text
+    return parsed(without_prefix("".join(written), set()))
 
 
 def _read(symbol: Symbol, entry: Entry) -> ReadCode:
-    own = entry.module.__name__
-    of = module(symbol.module)
-    if symbol.module == LAB and symbol.name in ("_DEFAULTS", "_BUCKETS", "Lab.initialize", "Lab.parameters"):
-        lab = "self"
-    elif symbol.module == own or (symbol.module.startswith("dsfix.lab.") and symbol.module not in (LAB, *_NOT_LAB)):
-        lab = "lab"
-    else:
-        raise Inexportable(f"it uses {symbol.name} of {symbol.module}")
+    own, name = entry.module.__name__, symbol.module.rpartition(".")[2]
+    of_lab = symbol.module == LAB and symbol.name in _OF_LAB
+    shared = symbol.module.startswith("dsfix.patches.") and name.startswith("_")
+    lab = symbol.module.startswith("dsfix.lab.") and symbol.module not in _NOT_LAB
+    if not (of_lab or shared or lab or symbol.module == own):
+        raise Unwritable(f"it uses {symbol.name} of {symbol.module}")
     if symbol == Symbol(own, "PATCH"):
-        raise Inexportable("it reads its own declaration")
-    return Reader(of, {"PATCH": entry.patch}, own.partition(".")[0]).read(of.definition(symbol.name), lab)
-
-
-_OTHERS = ("deepspeed", "numpy", "packaging", "pytest", "torch", "unit")  # packages that are not Python's own
-_NOT_LAB = ("dsfix.lab.accelerator", "dsfix.lab.cuda_device", "dsfix.lab.ranks", "dsfix.lab.isolation")
+        raise Unwritable("it reads its own declaration")
+    of = module(symbol.module)
+    reader = Reader(of, own.partition(".")[0], entry.patch)
+    return reader.read(of.definition(symbol.name), "self" if of_lab else "lab")
 
 
 def _body(function: str) -> str:
@@ -120,13 +112,12 @@ def _without_value(text: Text, node: ast.Return, last: bool) -> Iterator[Change]
         yield text.start(node), text.end(node), "return"
 
 
-def _returns(body: list[ast.stmt]) -> Iterator[ast.Return]:
+def _returns(body: Sequence[ast.AST]) -> Iterator[ast.Return]:
     for node in body:
         if isinstance(node, ast.Return):
             yield node
-        elif not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            for name in ("body", "orelse", "finalbody", "handlers"):
-                yield from _returns(getattr(node, name, []))
+        elif not isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            yield from _returns([*ast.iter_child_nodes(node)])
 
 
 def _sorted(imports: set[str]) -> str:
@@ -162,7 +153,3 @@ def _docstring(entry: Entry, needs: list[str]) -> str:
 
 def _identifier(entry: Entry) -> str:
     return re.sub(r"\W", "_", entry.id.rpartition(":")[2])
-
-
-def _class_name(entry: Entry) -> str:
-    return "".join(part[:1].upper() + part[1:] for part in _identifier(entry).split("_"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..patch import BugPresent
+from dsfix.patch import BugPresent
 
 if TYPE_CHECKING:
-    from . import Lab
+    from dsfix.lab import Lab
 
 _STEPS = 3
 

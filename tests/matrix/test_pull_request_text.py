@@ -8,10 +8,10 @@ import textwrap
 import pytest
 
 from dsfix.catalogue.registry import Entry
-from dsfix.export.plain import without_annotations
-from dsfix.export.source_patch import changed_files
-from dsfix.export.text import Inexportable
-from dsfix.export.unit_test import unit_test
+from dsfix.cli.printing.edits import Unwritable
+from matrix.pull_requests.fix import changed_files
+from matrix.pull_requests.text import without_annotations
+from matrix.pull_requests.unit_test import unit_test
 
 TARGET = """\
 import torch
@@ -157,7 +157,7 @@ class TestTheFix:
         ],
     )
     def test_what_cannot_be_written_is_one_sentence(self, write, edit, helpers, why):
-        with pytest.raises(Inexportable, match=why):
+        with pytest.raises(Unwritable, match=why):
             changed_files(write(edit, helpers))
 
 
@@ -234,7 +234,7 @@ class TestTheTest:
 
     def test_a_name_of_the_lab_that_is_a_local_one_gets_another(self, body):
         statements, _, text = body("""
-            from dsfix.lab import half
+            from dsfix.patches import _half as half
             loss = half.loss(None, None, None, None)
             return str(loss)
         """)
@@ -262,7 +262,7 @@ class TestTheTest:
         ],
     )
     def test_what_cannot_be_written_is_one_sentence(self, body, reproduction, why):
-        with pytest.raises(Inexportable, match=why):
+        with pytest.raises(Unwritable, match=why):
             body(reproduction)
 
 

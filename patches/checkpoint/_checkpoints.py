@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import traceback
@@ -19,6 +18,7 @@ from packaging.version import Version
 
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
+from dsfix.lab.universal import convert_to_universal
 from dsfix.patch import BugPresent, CannotTell
 
 NOT_IN_FLOAT32 = 2**24 + 1  # the first integer that it does not hold
@@ -87,28 +87,6 @@ def _hub() -> Any:
     module = ModuleType("huggingface_hub")
     module.split_torch_state_dict_into_shards = split  # type: ignore[attr-defined]
     return module
-
-
-def convert_to_universal(lab: Lab, root: Path, tag: str) -> str:
-    """Converts the checkpoint `tag` in `root` with DeepSpeed's tool on rank 0; the others wait. Returns the new tag."""
-    converted = f"{tag}_universal"
-    lab.torch.distributed.barrier()
-    if lab.rank == 0:
-        from deepspeed.checkpoint import ds_to_universal
-
-        ds_to_universal.main(
-            argparse.Namespace(
-                input_folder=str(root / tag),
-                output_folder=str(root / converted),
-                num_extract_workers=1,
-                num_merge_workers=1,
-                keep_temp_folder=False,
-                strict=True,
-                inject_missing_state=True,
-            )
-        )
-    lab.torch.distributed.barrier()
-    return converted
 
 
 @dataclass(frozen=True)

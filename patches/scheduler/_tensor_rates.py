@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..patch import BugPresent
+from dsfix.patch import BugPresent
 
 if TYPE_CHECKING:
-    from . import Lab
+    from dsfix.lab import Lab
 
 _OWN = 0.1
 _STEPS = 6

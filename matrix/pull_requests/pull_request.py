@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..catalogue.registry import Entry
-from .edits import difference
-from .source_patch import changed_files
-from .text import Inexportable
-from .unit_test import test_file, unit_test
+from dsfix.catalogue.registry import Entry
+from dsfix.cli.printing.edits import Unwritable, difference
+from matrix.pull_requests.fix import changed_files
+from matrix.pull_requests.unit_test import test_file, unit_test
 
 
-@dataclass(frozen=True)
-class PullRequest:
+class PullRequest(NamedTuple):
     """diff: for `git apply`; test: its path; "" where there is none, and `notes` say why."""
 
     diff: str
@@ -21,18 +19,17 @@ class PullRequest:
 
 
 def pull_request(entry: Entry) -> PullRequest:
-    """What there is of it for a patch that applies to the installed DeepSpeed."""
+    """What there is of it for a patch that applies to the DeepSpeed that `import deepspeed` would find."""
     try:
         files = changed_files(entry)
-    except Inexportable as error:
+    except Unwritable as error:
         return PullRequest("", "", (f"{entry.id} cannot be written as a patch of DeepSpeed's source: {error}",))
     diff = "".join(_of(name, before, after) for name, (before, after) in files.items())
     try:
         name, text = test_file(entry), unit_test(entry)
-    except Inexportable as error:
-        return PullRequest(
-            diff, "", (f"{entry.id} has no test: its reproduction cannot be one of DeepSpeed's: {error}",)
-        )
+    except Unwritable as error:
+        why = f"{entry.id} has no test: its reproduction cannot be one of DeepSpeed's: {error}"
+        return PullRequest(diff, "", (why,))
     return PullRequest(diff + _of(name, None, text), name, ())
 
 

@@ -1,4 +1,4 @@
-"""`diff ID --upstream` of every patch that applies to the installed release."""
+"""The pull request of every patch that applies to the installed release."""
 
 import ast
 import builtins
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dsfix import survey
-from dsfix.export.pull_request import pull_request
 from dsfix.outcome import Outcome
+from matrix.pull_requests.pull_request import pull_request
 
 
 @pytest.fixture(scope="module")
