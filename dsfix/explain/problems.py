@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -89,18 +90,14 @@ def known() -> tuple[Problem, ...]:
 
 def named(text: str) -> list[Problem]:
     """Returns the problems of that id, in any case, or for that patch, issue or pull request: see `survey.entries`."""
-    link = survey.reference(text)
-    try:
+    link, entries = survey.reference(text), list[registry.Entry]()
+    with contextlib.suppress(registry.UnknownPatch):
         entries = survey.entries(text)
-    except registry.UnknownPatch:
-        entries = []
     ids = {each.id for each in entries}
     found = [
         each
         for each in known()
-        if each.id == text.lower()
-        or ids.intersection(each.patches)
-        or link in filter(None, map(survey.reference, each.evidence))
+        if each.id == text.lower() or ids & {*each.patches} or (link and link in map(survey.reference, each.evidence))
     ]
     return found or [_of_patches([each]) for each in entries]
 
