@@ -52,7 +52,7 @@ def known(package: Path) -> Known:
             reader.root.at(*above, key).removed = True
     schedules = source.module("runtime.lr_schedules") or _Module("")
     optimizers = tuple(source.strings(config, "DEEPSPEED_OPTIMIZERS"))
-    lost = [f"{name.replace('.', '/')}.py" for name, module in source.parsed.items() if module is None]
+    lost = [f"{(name or '__init__').replace('.', '/')}.py" for name, module in source.parsed.items() if module is None]
     if lost:
         raise UnreadableSource(f"{package} lacks {', '.join(lost)}")
     _pipeline(source, reader.root)
