@@ -93,11 +93,12 @@ def named(text: str) -> list[Problem]:
     link, entries = survey.reference(text), list[registry.Entry]()
     with contextlib.suppress(registry.UnknownPatch):
         entries = survey.entries(text)
-    ids = {each.id for each in entries}
     found = [
         each
         for each in known()
-        if each.id == text.lower() or ids & {*each.patches} or (link and link in map(survey.reference, each.evidence))
+        if each.id == text.lower()
+        or {*each.patches} & {entry.id for entry in entries}
+        or (link and link in map(survey.reference, each.evidence))
     ]
     return found or [_of_patches([each]) for each in entries]
 

@@ -25,7 +25,7 @@ def test_all_cells_are_run_once(stand_in):
     assert "5 of 5 cells" in done.stderr
     cell = stand_in.record("name_a")["0.2.0"]
     assert cell.without.detail == "the name is missing in file.py"
-    assert (cell.without.patch, cell.patched.patch) == ("disabled", "applied")
+    assert (cell.without.patch, cell.patched.patch) == ("disabled", "ran")
     assert cell.versions["deepspeed"] == "0.2.0"
     before = stand_in.record("name_a")
     assert "5 cells, 0 to run" in stand_in.matrix("run_proof").stdout
