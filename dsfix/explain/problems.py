@@ -90,15 +90,12 @@ def known() -> tuple[Problem, ...]:
 
 def named(text: str) -> list[Problem]:
     """Returns the problems of that id, in any case, or for that patch, issue or pull request: see `survey.entries`."""
-    link, entries = survey.reference(text), list[registry.Entry]()
+    links, entries = {survey.reference(text)} - {None}, list[registry.Entry]()
     with contextlib.suppress(registry.UnknownPatch):
         entries = survey.entries(text)
+    names = {text.lower(), *(entry.id for entry in entries)}
     found = [
-        each
-        for each in known()
-        if each.id == text.lower()
-        or {*each.patches} & {entry.id for entry in entries}
-        or (link and link in map(survey.reference, each.evidence))
+        each for each in known() if names & {each.id, *each.patches} or links & {*map(survey.reference, each.evidence)}
     ]
     return found or [_of_patches([each]) for each in entries]
 
