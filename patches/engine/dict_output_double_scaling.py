@@ -84,9 +84,8 @@ def divides_loss(engine: Any, loss: Any, asked: bool) -> bool:
     setattr(engine, _BY_HOOKS, may and not divides)
     if divides and steps > 1:
         ran(__name__)
-    if divides and steps > 1 and _is_first(engine):
-        if _twice(engine, loss):
-            took_effect(__name__, "gradients were divided by the accumulation steps, %s, once instead of twice", steps)
+    if divides and steps > 1 and _is_first(engine) and _twice(engine, loss):
+        took_effect(__name__, "gradients were divided by the accumulation steps, %s, once instead of twice", steps)
     return divides
 
 

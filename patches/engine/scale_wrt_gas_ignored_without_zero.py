@@ -25,7 +25,8 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 # whether nothing is computed from the loss before its hook is added, and it has one that divides
 _IS_OUTPUT = (
     "not (isinstance(self.optimizer, ZeROOptimizer) or self.torch_autocast_z0_gradscaler or self.fp16_enabled())"
-    " and any(getattr(each, '__name__', '') in ('backward_hook', 'once') for each in (loss._backward_hooks or {}).values())"
+    " and any(getattr(each, '__name__', '') in ('backward_hook', 'once')"
+    " for each in (loss._backward_hooks or {}).values())"
 )
 
 PATCH = Patch(
