@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
+from .. import _shared
 from .._shared import correct_later_schedules, engine_begins, engine_ends, engine_has, give_back, set_first_rates
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupLR"
 _INIT = f"{_SCHEDULE}.__init__"
-
+_EFFECT = "the first step had the warm-up's first learning rate, not the optimizer's own"
+# the engine steps the schedule after the optimizer
+_WHEN = (
+    "self.last_batch_iteration == -1 and last_batch_iteration is None"
+    f" and __import__({_shared.__name__!r}, fromlist=['']).first_step_had_first_rates(self)"
+)
 
 PATCH = Patch(
     title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
@@ -63,6 +69,8 @@ PATCH = Patch(
             before="if last_batch_iteration is None:\n    ...",
             code="if self.last_batch_iteration == -1:\n    correct_later_schedules(self)",
             uses=(correct_later_schedules,),
+            effect=_EFFECT,
+            when=_WHEN,
         ),
         Edit(
             f"{_ENGINE}._configure_optimizer",
