@@ -24,7 +24,6 @@ from packaging.version import Version
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
 
-from .. import _shared
 from .._shared import (
     copied,
     correct_later_schedules,
@@ -45,7 +44,7 @@ _EFFECT = "the first step had the warm-up's first learning rate, not the optimiz
 # the engine steps the schedule after the optimizer; releases with `update_lr` set the first group's rate
 _WHEN = (
     "self.last_batch_iteration == -1 and last_batch_iteration is None"
-    f" and __import__({_shared.__name__!r}, fromlist=['']).first_step_had_first_rates(self, 'update_lr' in globals())"
+    f" and __import__({set_first_rates.__module__!r}, fromlist=['']).first_step_had_first_rates(self, 'update_lr' in globals())"
 )
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
-from .. import _shared
 from .._shared import correct_later_schedules, engine_begins, engine_ends, engine_has, give_back, set_first_rates
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _EFFECT = "the first step had the warm-up's first learning rate, not the optimiz
 # the engine steps the schedule after the optimizer
 _WHEN = (
     "self.last_batch_iteration == -1 and last_batch_iteration is None"
-    f" and __import__({_shared.__name__!r}, fromlist=['']).first_step_had_first_rates(self)"
+    f" and __import__({set_first_rates.__module__!r}, fromlist=['']).first_step_had_first_rates(self)"
 )
 
 PATCH = Patch(
