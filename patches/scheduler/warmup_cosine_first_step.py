@@ -44,7 +44,8 @@ _EFFECT = "the first step had the warm-up's first learning rate, not the optimiz
 # the engine steps the schedule after the optimizer; releases with `update_lr` set the first group's rate
 _WHEN = (
     "self.last_batch_iteration == -1 and last_batch_iteration is None"
-    f" and __import__({set_first_rates.__module__!r}, fromlist=['']).first_step_had_first_rates(self, 'update_lr' in globals())"
+    f" and __import__({set_first_rates.__module__!r}, fromlist=[''])"
+    ".first_step_had_first_rates(self, 'update_lr' in globals())"
 )
 
 
