@@ -32,6 +32,8 @@ PATCH = Patch(
             replace="if self.timers:\n    self.timers.log(OVERFLOW_TIMERS)\nreturn self.overflow",
             code="if self.overflow:\n    if self.timers:\n        self.timers.log(OVERFLOW_TIMERS)\n"
             "    return self.overflow",
+            effect="the optimizer went on to its step, where it would have returned",
+            when="not self.overflow",
         ),
     ),
     upstream={

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -44,6 +45,8 @@ def fp32_frequencies(model: Any, half: Any) -> Iterator[None]:
     yield
     for module, frequencies in kept:
         module._buffers.update(frequencies)
+    if any(each.numel() > 1 for _, frequencies in kept for each in frequencies.values()):
+        took_effect(__name__, "the frequencies (inv_freq) of %s rotary embeddings stayed fp32", len(kept))
 
 
 def _frequencies(module: Any, half: Any) -> dict[str, Any]:

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _ZERO = "deepspeed.runtime.zero"
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 _KNOWN = ("torch.optim.", "deepspeed.", "apex.")  # modules of optimizers whose state is known
+_EFFECT = "the step with zero gradients before training left weights and step counts unchanged"
+# whether a step with zero gradients moves a weight, or counts for Adam's bias correction
+_MATTERS = """any(
+    ({"betas", "eps"} <= group.keys() and group.get("bias_correction", True))
+    or (group.get("weight_decay") and isinstance(group["lr"], float) and group["lr"] != 0)
+    for group in self.optimizer.param_groups
+)"""
 
 
 def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
@@ -82,6 +89,8 @@ PATCH = Patch(
                 replace="self.optimizer.step()",
                 code="allocate(self, self.optimizer.step)",
                 uses=(allocate,),
+                effect=_EFFECT,
+                when=_MATTERS,
             )
             for optimizer in (f"{_ZERO}.stage_1_and_2:DeepSpeedZeroOptimizer", _BF16)
         ),
@@ -90,6 +99,8 @@ PATCH = Patch(
             replace="self._optimizer_step(i)",
             code="allocate(self, self._optimizer_step, i)",
             uses=(allocate,),
+            effect=_EFFECT,
+            when=_MATTERS,
         ),
     ),
     upstream={
