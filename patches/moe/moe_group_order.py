@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 def _in_one_order(names: set[str]) -> list[str]:
     from dsfix import settings
 
+    if not settings.HASHES_REPEAT and list(names) != sorted(names, key=str):
+        took_effect(__name__, "the experts' groups were sorted; their order would have been another in each process")
     return list(names) if settings.HASHES_REPEAT else sorted(names, key=str)
 
 

@@ -34,6 +34,8 @@ PATCH = Patch(
             replace="grad_reduc.data.div_(dist.get_world_size(group=process_group) / "
             "float(self.sequence_parallel_size))",
             code="pass",
+            effect="experts' gradients were divided by all ranks; they would have been too large",
+            when="dist.get_world_size(group=process_group) != dist.get_world_size(group=self.dp_process_group)",
         ),
         Edit(
             _AVERAGE,

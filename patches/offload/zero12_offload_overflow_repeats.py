@@ -41,6 +41,8 @@ PATCH = Patch(
             before="see_memory_usage('After overflow after clearing gradients')",
             # in place: the parameters' links to their gradients refer to this dict
             code="for i in self.averaged_gradients:\n    self.averaged_gradients[i] = None",
+            effect="the gradients of a skipped step were dropped; no later step would have been made",
+            when="self.cpu_offload and any(each is not None for each in self.averaged_gradients.values())",
         ),
     ),
     upstream={

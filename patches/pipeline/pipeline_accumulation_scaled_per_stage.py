@@ -32,6 +32,8 @@ PATCH = Patch(
             _HOOK,
             before="return grad / self.gradient_accumulation_steps()",
             code="if self.pipeline_parallelism and not self.is_last_stage():\n    return grad",
+            effect="gradients were divided by the number of micro-batches once; they would have been again",
+            when="self.pipeline_parallelism and not self.is_last_stage() and self.gradient_accumulation_steps() > 1",
         ),
     ),
     upstream={

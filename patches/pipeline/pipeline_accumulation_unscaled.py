@@ -41,6 +41,10 @@ PATCH = Patch(
             after="assert self.optimizer is not None and not isinstance(self.optimizer, DummyOptim), "
             "'must provide optimizer during init in order to use backward'",
             code=_SCALE,
+            effect="the loss was divided by the number of micro-batches; it would not have been",
+            when="not self.enable_backward_allreduce and not self.inside_no_sync_ctxt"
+            " and self.gradient_accumulation_steps() > 1"
+            " and (scale_wrt_gas if self.scale_wrt_gas is None else self.scale_wrt_gas)",
         ),
     ),
     upstream={

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -36,6 +37,7 @@ def keep_until_reduced(optimizer: Any, gradient: Any) -> None:
     # through 0.13.1 one question answers this as well
     ordered = getattr(accelerator, "resolves_data_dependency", accelerator.is_synchronized_device)
     if not ordered():
+        ran(__name__)
         gradient.record_stream(optimizer.reduction_stream)
 
 

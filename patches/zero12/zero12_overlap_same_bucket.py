@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +34,8 @@ PATCH = Patch(
             _ADD,
             replace="bucket.index = 1 - bucket.index",
             code="for each in self.ipg_buckets.values():\n    each.index = 1 - each.index",
+            effect=RAN,  # whether the other buffer was still being reduced
+            when="bucket.index == 1",
         ),
     ),
     upstream={
