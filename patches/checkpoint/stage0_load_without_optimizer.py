@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 from .._shared import take_weights
 
@@ -38,6 +38,9 @@ PATCH = Patch(
         and hasattr(self.optimizer, 'refresh_fp32_params')):
     take_weights(self.optimizer)""",
             uses=(take_weights,),
+            effect=RAN,  # the weights may be those that the optimizer has
+            when="not load_optimizer_states and not self.zero_optimization()"
+            " and hasattr(self.optimizer, 'refresh_fp32_params')",
         ),
     ),
     upstream={

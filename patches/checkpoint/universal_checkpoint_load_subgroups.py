@@ -23,6 +23,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -43,6 +44,7 @@ def load_other_sub_groups(
     """Load sub-groups 1, 2, …, and extend `saved`, the optimizer state of sub-group 0, to all of them."""
     import torch
 
+    took_effect(__name__, "all sub-groups were loaded; the first alone would have been")
     first = saved["state"][0]
     state = {0: first}
     for index, names in enumerate(shapes[1:], start=1):

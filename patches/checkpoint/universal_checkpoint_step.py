@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,8 +34,13 @@ def restore_step(engine: Any) -> None:
         if not isinstance(counter, dict):
             continue  # a client's optimizer may keep what it likes
         if hasattr(counter.get("step"), "fill_"):
+            ran(__name__)
             counter["step"].fill_(count)
         elif "step" in counter:
+            if isinstance(counter["step"], int) and counter["step"] != count:
+                took_effect(
+                    __name__, "Adam's count of steps was set to %s; it would have been %s", count, counter["step"]
+                )
             counter["step"] = count
 
 

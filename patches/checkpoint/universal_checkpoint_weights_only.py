@@ -17,7 +17,7 @@ from __future__ import annotations
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 from ._torch_load import load_whole
 
@@ -63,6 +63,7 @@ PATCH = Patch(
             replace=used.format(f"torch.load({what})"),
             code=used.format(f"load_whole(torch.load, {what})"),
             uses=(load_whole,),
+            effect=RAN,  # torch reads some files either way
         )
         for target, what, used in _READS
     ),

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -35,6 +36,8 @@ def add_of_sequence(engine: Any, gradients: list[Any]) -> None:
     import torch
 
     dense = [each for each in gradients if isinstance(each, torch.Tensor) and not each.is_sparse]
+    if dense:
+        took_effect(__name__, "gradients of ranks that share a sequence were added; they would have been averaged")
     for each in dense:
         each.mul_(engine.sequence_parallel_size)
 

@@ -86,6 +86,8 @@ PATCH = Patch(
             _FORWARD,
             replace=f"grad = list(grad)\ngrad[0] = {_LATER}\ngrad = tuple(grad)",
             code=f"return {_LATER}.reshape(grad.shape)",
+            effect="gradients of queries or keys were put into their places; they would have been mixed up",
+            when="dist.get_world_size(self.spg) > 1",
         ),
         _hook("query"),
         _hook("key"),

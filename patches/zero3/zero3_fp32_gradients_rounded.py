@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -35,6 +36,8 @@ def dtype_of_average(optimizer: Any, average: Any) -> Any:
 
     other = getattr(optimizer, "zenflow", False) or getattr(optimizer, "use_muon", False)
     exact = average.dtype == optimizer.gradient_accumulation_dtype == torch.float32
+    if exact and not other and optimizer.dtype != torch.float32 and optimizer.partition_count > 1:
+        took_effect(__name__, "averaged gradients stayed in fp32; they would have been rounded to %s", optimizer.dtype)
     return torch.float32 if exact and not other else optimizer.dtype
 
 

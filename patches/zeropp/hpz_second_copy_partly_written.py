@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 _SECOND = "deepspeed.runtime.zero.partition_parameters:Init._partition_param_sec"
 _RANKS = "deepspeed.comm.comm:get_all_ranks_from_group"
 
+# elements that are written without the patch
+_WRITTEN = """(
+    0 if start >= param.ds_numel
+    else (param.ds_numel - start) * param.ds_secondary_tensor_num_of_groups if end > param.ds_numel
+    else secondary_partition_size if secondary_end <= param.ds_numel
+    else 0
+)"""
+
 
 def write(parameter: Any, start: int, size: int) -> None:
     """Copy what this rank's part of the second copy, `size` elements from `start` on, has of the parameter."""
@@ -51,6 +59,8 @@ PATCH = Patch(
             replace="if start < param.ds_numel and end <= param.ds_numel:\n    ...\nelse:\n    ...",
             code="write(param, secondary_start, secondary_partition_size)",
             uses=(write,),
+            effect="the second copy of a parameter was written whole; a part would have been garbage",
+            when=f"max(0, min(param.ds_numel - secondary_start, secondary_partition_size)) != {_WRITTEN}",
         ),
     ),
     upstream={

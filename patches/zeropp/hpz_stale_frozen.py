@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,6 +33,7 @@ def drop_copies(model: Any) -> None:
     for parameter in model.parameters():
         copy = getattr(parameter, "ds_secondary_tensor", None)
         if copy is not None and not parameter.requires_grad and not hasattr(copy, "ds_quant_scale"):
+            ran(__name__)  # it may be a copy of what was loaded
             parameter.ds_secondary_tensor = None
 
 
