@@ -52,9 +52,10 @@ class Edit(_Targeted):
     ``i not in x`` are equal); a body that is only ``...`` matches any body. It must occur exactly `count` times.
     `code` takes the anchor's line numbers. It may call the functions in `uses` by their names.
 
-    effect: what it did, a short phrase in the past tense, which is told the first time that `code` is reached and the
-    expression `when` holds: exactly where the result is about to differ from unpatched DeepSpeed's; neither reads a
-    value from a device. RAN where only the device knows. "" where a function of `uses` calls `took_effect`.
+    effect: what it did, a short phrase in the past tense, which is told the first time that `code`, or the statement
+    around an expression, is reached and `when` holds: exactly where the result is about to differ from unpatched
+    DeepSpeed's. `when` reads no value from a device, and knows no `uses`. RAN where only the device knows. "" where a
+    function of `uses` calls `took_effect`.
     """
 
     target: str

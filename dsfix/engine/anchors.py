@@ -193,7 +193,10 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
         if edit.after is not None:
             after.setdefault(id(last), []).extend(_placed(patch_id, edit, last))
         elif isinstance(first, ast.expr):
-            swaps[id(first)] = cast(ast.Expr, _placed(patch_id, edit, first)[0]).value
+            *telling, new = _placed(patch_id, edit, first)
+            swaps[id(first)] = cast(ast.Expr, new).value
+            around = [s for block in _blocks(function) for s in block if any(n is first for n in ast.walk(s))][-1]
+            before.setdefault(id(around), []).extend(telling)
         else:
             before.setdefault(id(first), []).extend(_placed(patch_id, edit, first))
             if edit.replace is not None:

@@ -235,10 +235,8 @@ class Engine:
         if state.reason.endswith(verdict.NO_SOURCE):  # nor has any other module, mostly: one warning is enough
             if self.sourceless and not self.settings.strict:
                 return
-            self.sourceless, remedy = (
-                True,
-                "install it with its .py files, or DSFIX_DISABLE=1: no function is patched so",
-            )
+            self.sourceless = True
+            remedy = "install it with its .py files, or DSFIX_DISABLE=1: no function is patched so"
         self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
     def _undo(self, state: PatchState) -> str:

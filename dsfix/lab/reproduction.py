@@ -31,7 +31,7 @@ _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")
 def in_force(patch: str) -> bool:
     """Whether a Sighting's `patch` is that of a patch which applied on all ranks and, if it tells, did something."""
     told = set(patch.split(", "))
-    return told in ({"applied"}, {"ran"}) or {"took-effect"} <= told <= {"took-effect", "ran", "not-reached"}
+    return told == {"applied"} or {"not-reached"} != told <= {"took-effect", "ran", "not-reached"}
 
 
 @dataclass(frozen=True)

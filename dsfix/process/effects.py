@@ -98,4 +98,5 @@ def told(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
     if names & _reached or all(isinstance(each, Provide) for each in patch.changes):
         return "ran", None
     tells = any(isinstance(each, Edit) and each.effect for each in patch.changes)
-    return ("not reached" if tells or took_effect in vars(sys.modules[summary.module]).values() else ""), None
+    names_used = vars(sys.modules[summary.module]).values()
+    return ("not reached" if tells or took_effect in names_used or ran in names_used else ""), None

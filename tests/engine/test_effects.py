@@ -38,7 +38,7 @@ from dsfix.patch import RAN
 PATCH = declare(Edit("deepspeed:g", before="return x + 1", code="x += 0", effect=RAN))
 """
 DECLARING = """
-PATCH = declare(Edit("deepspeed:h", replace="return x + 1", code="return x + 2", effect="two were added", when="x > 3"))
+PATCH = declare(Edit("deepspeed:h", replace="x + 1", code="x + 2", effect="two were added", when="x > 3"))
 """
 
 
