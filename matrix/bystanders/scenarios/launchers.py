@@ -32,7 +32,7 @@ def _command(arguments: Sequence[str], **variables: str) -> list[str]:
     with mock.patch.dict(os.environ, variables):
         if "CUDA_VISIBLE_DEVICES" not in variables:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        return command([*arguments, "train.py"])  # type: ignore[no-any-return]
+        return command([*arguments, "train.py"])  # type: ignore[no-any-return,unused-ignore]
 
 
 def _started(job: Job, label: str, arguments: Sequence[str], expected: Any = None, **variables: str) -> None:
