@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -116,10 +117,8 @@ def show_all_groups(optimizer: Any, scheduler: Any) -> Any:
 
 def _fails(scheduler: Any) -> bool:
     """Whether its step goes through as many groups as it has rates, as torch's since 2.10."""
-    from torch.optim.lr_scheduler import LRScheduler
-
-    step = getattr(LRScheduler, "_update_lr", None)
-    return step is not None and getattr(type(scheduler), "step", None) is LRScheduler.step
+    kind = getattr(sys.modules.get("torch.optim.lr_scheduler"), "LRScheduler", None)
+    return hasattr(kind, "_update_lr") and getattr(type(scheduler), "step", None) is getattr(kind, "step", None)
 
 
 def _moves(scheduler: Any, empty: set[int]) -> bool:

@@ -30,7 +30,7 @@ def test_its_patches_are_found(clone):
 
 def test_without_rich(clone):
     (clone / "without_rich.py").write_text(
-        "import runpy, sys\nsys.modules['rich'] = None\nsys.argv[1:] = ['list', '--deepspeed', '0.15.4']\n"
+        "import runpy, sys\nsys.modules['rich'] = None\nsys.argv[1:] = ['list', '--verbose', '--deepspeed', '0.15.4']\n"
         "runpy.run_module('dsfix', run_name='__main__', alter_sys=True)\n"
     )
     listed = dsfix(clone, "without_rich.py")

@@ -132,7 +132,7 @@ def test_what_was_seen_is_printed(verify):
 def test_json_has_both_runs(verify):
     patch = patches_of(verify("fixes", "--json"))["fixes"]
     assert (patch["without"]["outcome"], patch["without"]["patch"]) == ("bug", "disabled")
-    assert (patch["with"]["outcome"], patch["with"]["patch"]) == ("no-bug", "applied")
+    assert (patch["with"]["outcome"], patch["with"]["patch"]) == ("no-bug", "ran")
     assert patch["with"]["versions"]["deepspeed"] == "0.14.2"
     assert patch["with"]["seconds"] > 0
 
