@@ -66,4 +66,5 @@ def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str,
         "statements": dict(hits.statements) if hits else {},
         "versions": {each: installed(each) for each in ("deepspeed", "torch", "numpy", "python")},
         "patches": {each.id: each.outcome.value for each in dsfix.report()},
+        "effects": [each.id for each in dsfix.report() if each.reached == "took effect"],
     }

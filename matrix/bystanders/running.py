@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from dsfix.catalogue.registry import catalogue
+from dsfix.patch import Severity
 from matrix import fingerprints
 from matrix.bystanders import records, space
 from matrix.bystanders.comparison import State, Verdict, judge
@@ -85,7 +87,8 @@ def _applied(rank: Mapping[str, Any]) -> list[str]:
 
 def _all(job: Job, trials: Trials) -> tuple[Verdict, Seen]:
     seen = trials.run(job, ALL)
-    return _judged(job, trials, trials.run(job, NONE), seen, lambda: trials.run(job, ALL)), seen
+    verdict = _judged(job, trials, trials.run(job, NONE), seen, lambda: trials.run(job, ALL))
+    return _believed(verdict, seen, catalogue()), seen
 
 
 def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, Seen]:
@@ -96,7 +99,17 @@ def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, Seen]:
         return Verdict(State.SAME), seen
     if default and not trials.starts(before):
         return Verdict(State.RIGHT, "DeepSpeed cannot be imported without it"), seen
-    return _judged(job, trials, trials.run(job, before), seen, lambda: trials.run(job, after)), seen
+    verdict = _judged(job, trials, trials.run(job, before), seen, lambda: trials.run(job, after))
+    return _believed(verdict, seen, [patch_id]), seen
+
+
+def _believed(verdict: Verdict, seen: Seen, patches: Iterable[str]) -> Verdict:
+    """The verdict; another where the results are the same, and one of the patches says that it changed one."""
+    told = {name for rank in seen.ranks if rank for name in rank["effects"]}
+    false = [each for each in patches if each in told and catalogue()[each].patch.severity is Severity.WRONG_RESULT]
+    if verdict.state is not State.SAME or not false:
+        return verdict
+    return replace(verdict, state=State.OTHER, why=f"the results are the same, and {', '.join(false)} took effect")
 
 
 def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable[[], Seen]) -> Verdict:

@@ -43,7 +43,7 @@ SAME = Verdict(State.SAME)
 CALL = ("all_reduce", (0, 1), 8, "float32")
 
 
-def rank(*notes, ended="", collectives=(), syncs=0, peak=0, run=None, statements=None, patches=None):
+def rank(*notes, ended="", collectives=(), syncs=0, peak=0, run=None, statements=None, patches=None, effects=()):
     return {
         "notes": list(notes),
         "ended": ended,
@@ -53,6 +53,7 @@ def rank(*notes, ended="", collectives=(), syncs=0, peak=0, run=None, statements
         "run": run or {},
         "statements": statements or {},
         "patches": patches or {},
+        "effects": effects,
         "versions": {"deepspeed": "1.0"},
     }
 
@@ -490,6 +491,12 @@ class TestRunning:
         assert record.current(job) is not None
         monkeypatch.setattr(Scenario, "fingerprint", lambda self: "another")
         assert record.current(job) is None
+
+    @pytest.mark.parametrize(("said", "state"), [(EMPTY, "same"), ("moe_group_order", "other")])
+    def test_a_wrong_result_that_was_changed_is_seen(self, job, said, state):
+        """EMPTY is a crash, which needs not show in the results."""
+        found = in_all(job, moved(RIGHT, **APPLIES, effects=[said])).jobs[job.id].found
+        assert (found.state, said in found.why) == (state, state == "other")
 
     def test_a_worse_verdict_is_repeated(self, job):
         assert in_all(job, [moved(2 * RIGHT, **APPLIES), moved(RIGHT)]).jobs[job.id].found.state == "same"
