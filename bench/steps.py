@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matrix  # noqa: F401 isort: skip  takes the checkout, whose dsfix/ has no patches, off sys.path again
@@ -49,26 +48,17 @@ OF_MANY = tuple(
 
 def seconds(every: trials.Trials, variant: str, setting: space.Setting, parameters: int) -> float:
     """The median CPU time of a step of rank 0."""
-    steps = _STEPS_OF_MANY if parameters else _STEPS
-    found, why = result(every, variant, setting, _TIMEOUT, "steps_rank", str(steps), str(parameters))
-    if found is None:
-        sys.exit(f"steps: {variant}, {space.differing(setting)}: {why}")
-    return float(statistics.median(found))
-
-
-def result(
-    every: trials.Trials, variant: str, setting: space.Setting, timeout: float, module: str, *arguments: str
-) -> tuple[Any, str]:
-    """The result that rank 0 of a job running that module's `main` writes; else None and its last line of stderr."""
     with tempfile.TemporaryDirectory(prefix="dsfix-steps-") as name:
         path = os.pathsep.join((str(every.path), str(_HERE)))
-        argv = [*every.server(variant).command(module), json.dumps(setting), *arguments, name]
+        steps = str(_STEPS_OF_MANY if parameters else _STEPS)
+        argv = [*every.server(variant).command("steps_rank"), json.dumps(setting), steps, str(parameters), name]
         environment = {**isolated(Path(name)), "PYTHONPATH": path}
-        ended = launch(argv, ranks=int(setting["ranks"]), timeout=timeout, env=environment, cwd=name)
+        ended = launch(argv, ranks=int(setting["ranks"]), timeout=_TIMEOUT, env=environment, cwd=name)
         written = Path(name, "0.json")
         if not written.is_file():
-            return None, "".join(ended[0].stderr.strip().splitlines()[-1:])
-        return json.loads(written.read_text(encoding="utf-8")), ""
+            why = "".join(ended[0].stderr.strip().splitlines()[-1:])
+            sys.exit(f"steps: {variant}, {space.differing(setting)}: {why}")
+        return float(statistics.median(json.loads(written.read_text(encoding="utf-8"))))
 
 
 def main() -> int:

@@ -6,32 +6,24 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dsfix.lab import Lab
 from matrix.bystanders.watch import Watch
 
-#: Runs the step with that number and returns its CPU seconds.
-Step = Callable[[int], float]
 _WARM_UP = 10  # steps; the first ones allocate
 
 
 def main(setting: str, steps: str, parameters: str, directory: str) -> int:
-    """Write the CPU seconds of each step of a common training job. Returns 0."""
-    return train(setting, directory, lambda step: [step(number) for number in range(int(steps))], int(parameters))
-
-
-def train(setting: str, directory: str, measure: Callable[[Step], Any], parameters: int = 0) -> int:
-    """Warm up a common training job, or one of a module with many parameters; write `measure`'s result. Returns 0."""
+    """Write the CPU seconds of each step of a common job, or of a module with many parameters. Returns 0."""
     with Lab("cuda") as lab:
         assert lab.deepspeed
         from matrix.bystanders.job import Job
 
         job = Job(lab, json.loads(setting), plain=False)
         job._lab_unseen = Watch().unseen
-        engine = job.engine(_of_many(job, parameters) if parameters else job.MLP(depth=6))
+        engine = job.engine(_of_many(job, int(parameters)) if int(parameters) else job.MLP(depth=6))
         batches = [job.batches(step) for step in range(8)]
 
         def step(number: int) -> float:
@@ -43,9 +35,9 @@ def train(setting: str, directory: str, measure: Callable[[Step], Any], paramete
 
         gc.collect()
         gc.disable()
-        for number in range(2 if parameters else _WARM_UP):
+        for number in range(2 if int(parameters) else _WARM_UP):
             step(number)
-        found = measure(step)
+        found = [step(number) for number in range(int(steps))]
         path = Path(directory, f"{lab.rank}.json")
         path.with_suffix(".partial").write_text(json.dumps(found))
         os.replace(path.with_suffix(".partial"), path)

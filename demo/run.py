@@ -58,7 +58,7 @@ class Demo:
     def trains(self) -> str:
         """With `import dsfix` as the first line: it trains"""
         before = self.script.read_text(encoding="utf-8").splitlines(keepends=True)
-        after = ["import dsfix\n", *before]
+        after = ["import dsfix  # noqa: F401 isort: skip\n", *before]
         self.script_with_dsfix.write_text("".join(after), encoding="utf-8")
         print("".join(difflib.unified_diff(before, after, self.script.name, self.script_with_dsfix.name, n=1)))
         run = train(self.script_with_dsfix, STEPS)

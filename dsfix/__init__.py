@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .catalogue.registry import UnknownPatch
-from .outcome import Outcome, StrictError, describe
-from .process import PatchReport, activate, report, revert
+from .outcome import Outcome, RequirementError, StrictError, describe
+from .process import PatchReport, activate, report, require, revert
 from .process.invocation import is_command_line
 
 if TYPE_CHECKING:
@@ -23,12 +23,14 @@ __all__ = [
     "Outcome",
     "PatchReport",
     "PlacementReport",
+    "RequirementError",
     "StrictError",
     "UnknownPatch",
     "check_config",
     "check_tensors_device",
     "placement_report",
     "report",
+    "require",
     "revert",
 ]
 __version__ = "0.2.0.dev0"

@@ -42,9 +42,14 @@ def rank() -> int:
     return 0
 
 
+def speaks_for_job() -> bool:
+    """Whether this process has rank 0, and was not started by one that has announced the job."""
+    return rank() == 0 and _ANNOUNCED not in os.environ
+
+
 def announce(message: str) -> None:
-    """One INFO line per job: on rank 0, and not again in processes that it starts."""
-    if rank() == 0 and _ANNOUNCED not in os.environ:
+    """One INFO line per job."""
+    if speaks_for_job():
         os.environ[_ANNOUNCED] = "1"
         _enabled().info(message)
 

@@ -47,6 +47,10 @@ class StrictError(RuntimeError):
     """Raised under DSFIX_STRICT=1 in place of a warning."""
 
 
+class RequirementError(RuntimeError):
+    """Raised by `dsfix.require`: the script cannot rely on dsfix, or on a patch; the message is one sentence."""
+
+
 def describe(error: BaseException) -> str:
     """An exception that nobody expected, as a reason."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .job import Job
 
 
+RAN = "ran"
+"""The effect of an Edit whose code has run: whether a result changed, only the device knows."""
+
+
 class Severity(enum.Enum):
     """What the bug does to a job, worst first."""
 
@@ -47,6 +51,11 @@ class Edit(_Targeted):
     The anchor is Python source, one or more statements or one expression, compared by syntax tree (``not i in x`` and
     ``i not in x`` are equal); a body that is only ``...`` matches any body. It must occur exactly `count` times.
     `code` takes the anchor's line numbers. It may call the functions in `uses` by their names.
+
+    effect: what it did, a short phrase in the past tense, which is told the first time that `code`, or the statement
+    around an expression, is reached and `when` holds: exactly where the result is about to differ from unpatched
+    DeepSpeed's. `when` reads no value from a device, and knows no `uses`. RAN where only the device knows. "" where a
+    function of `uses` calls `took_effect`.
     """
 
     target: str
@@ -56,6 +65,8 @@ class Edit(_Targeted):
     replace: str | None = None
     count: int = 1
     uses: tuple[Callable[..., Any], ...] = ()
+    effect: str = ""
+    when: str = "True"
 
     def __post_init__(self) -> None:
         if sum(a is not None for a in (self.after, self.before, self.replace)) != 1:
@@ -72,6 +83,14 @@ class Edit(_Targeted):
         """`code` as it would be written into the file by hand, with the imports of what it uses."""
         imports = [f"from {each.__module__} import {each.__qualname__}\n" for each in self.uses]
         return "".join(imports) + textwrap.dedent(self.code)
+
+    def telling(self, patch_id: str) -> str:
+        """The statements before `code` that tell its effect."""
+        if not self.effect:
+            return ""
+        name, *arguments = ("ran", patch_id) if self.effect == RAN else ("took_effect", patch_id, self.effect)
+        call = f"{name}({', '.join(map(repr, arguments))})"
+        return f"if {self.when}:\n    from dsfix.process.effects import {name}\n    {call}\n"
 
 
 @dataclass(frozen=True, eq=False)

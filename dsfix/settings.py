@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -18,6 +19,11 @@ _PLACEMENT = ("warn", "error", "move", "off")
 _DEVICE_MAP = ("error", "repair", "off")
 _CHECK = ("off", "warn", "error")
 _SEVERITIES = tuple(each.value for each in Severity)
+_NAMES = (
+    *("DSFIX_DISABLE", "DSFIX_ONLY", "DSFIX_SKIP", "DSFIX_SEVERITY", "DSFIX_STRICT", "DSFIX_REPORT", "DSFIX_LOG_LEVEL"),
+    *("DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
+)
+_INTERNAL = re.compile("DSFIX_(?:LAB|TESTING)_")  # for processes that dsfix itself starts
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 HASHES_REPEAT = not sys.flags.ignore_environment and os.environ.get("PYTHONHASHSEED", "random") not in ("", "random")
@@ -77,6 +83,9 @@ class Settings(NamedTuple):
             given = env["DSFIX_LOG_LEVEL"]
             complaints.append(f"DSFIX_LOG_LEVEL={given!r} is not one of {', '.join(_LEVELS)}: using INFO")
             level = "INFO"
+        for name in env:
+            if name.startswith("DSFIX_") and name not in _NAMES and not _INTERNAL.match(name):
+                complaints.append(f"{name} is no variable of dsfix: ignored{_nearest(name)}")
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
         return cls(
@@ -117,6 +126,13 @@ class Settings(NamedTuple):
         if not default and self.only is None:
             return f"off by default: DSFIX_ONLY={patch_id} turns it on"
         return None
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, _NAMES, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _words(value: str) -> frozenset[str]:

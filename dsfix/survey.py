@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from . import versions
@@ -13,6 +15,10 @@ from .engine.verdict import Verdict, before_source, by_source
 from .outcome import Outcome, describe
 from .settings import Settings
 
+_HOME = "deepspeedai/deepspeed"
+_REFERENCE = re.compile(
+    r"(?:https?://github\.com/)?(?:([\w.-]+/[\w.-]+)(?:/(?:pull|issues|commit)/|#))([0-9a-f]+)(?:[/#?].*)?|#?(\d+)"
+)
 SHOWN = ("deepspeed", "torch", "numpy", "python")
 
 _cache = functools.cache(Cache)  # read once for all patches
@@ -48,9 +54,28 @@ def decide(entry: Entry, settings: Settings) -> Verdict:
         return Verdict(Outcome.FAILED, f"{describe(error)}{code}")
 
 
-def entry(patch_id: str) -> Entry:
-    """The patch of that id. Raises UnknownPatch, which names the nearest ids."""
-    known = registry.catalogue()
-    if patch_id not in known:
-        raise UnknownPatch(patch_id, list(known))
-    return known[patch_id]
+def entries(text: str) -> list[Entry]:
+    """The patch of that id, in any case, or those for an issue, pull request or commit of upstream: 7948, #7948, its
+    address. Raises UnknownPatch, which names the nearest ids."""
+    link, known = reference(text), registry.catalogue()
+    found = [
+        each
+        for each in known.values()
+        if each.id.lower() == text.lower() or (link and link in map(reference, each.patch.upstream))
+    ]
+    if not found:
+        raise UnknownPatch(text, list(known))
+    return found
+
+
+def named(texts: Iterable[str]) -> list[Entry]:
+    """The `entries` of all of them, each once. Raises UnknownPatch."""
+    return list({each.id: each for text in texts for each in entries(text)}.values())
+
+
+def reference(text: str) -> str:
+    """ "deepspeedai/deepspeed/7948" of 7948, #7948, owner/name#7948 or an address on GitHub; "" of another text."""
+    found = _REFERENCE.fullmatch(text.strip())
+    if found is None:
+        return ""
+    return f"{found[1] or _HOME}/{found[2] or found[3]}".lower().replace("microsoft/deepspeed/", f"{_HOME}/")

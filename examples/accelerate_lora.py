@@ -4,7 +4,7 @@ python examples/accelerate_lora.py            # or: accelerate launch, torchrun
 python examples/accelerate_lora.py --plain    # without DeepSpeed, for comparison
 """
 
-import dsfix  # first  # noqa: F401  isort: skip
+import dsfix  # noqa: F401 isort: skip
 
 import sys
 

@@ -4,7 +4,7 @@ python examples/trainer_lora_zero3.py            # or: torchrun, accelerate laun
 python examples/trainer_lora_zero3.py --plain    # without DeepSpeed, for comparison
 """
 
-import dsfix  # first  # noqa: F401  isort: skip
+import dsfix  # noqa: F401 isort: skip
 
 import sys
 

@@ -6,7 +6,7 @@
 The model and the tokenizer are tiny and created here; nothing is downloaded.
 """
 
-import dsfix  # first  # noqa: F401  isort: skip
+import dsfix  # noqa: F401 isort: skip
 
 import sys
 

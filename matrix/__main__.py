@@ -18,20 +18,8 @@ from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
 COMMANDS = (
-    *(
-        source_proof,
-        run_proof,
-        edges,
-        docs,
-        add,
-        toxini,
-        configkeys,
-        sweep,
-        bystanders,
-        upstream,
-        upstream_rows,
-        gpu,
-    ),
+    *(source_proof, run_proof, edges, docs, add, toxini, configkeys),
+    *(sweep, bystanders, upstream, upstream_rows, gpu),
 )
 
 

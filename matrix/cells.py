@@ -7,7 +7,6 @@ import sys
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from dsfix.catalogue.registry import Entry
 from dsfix.lab.errors import LabUnavailable
@@ -22,26 +21,18 @@ _LONGEST_DETAIL = 800  # characters
 _REPRODUCTION = "dsfix.lab.reproduction"
 
 
-class Cells:
+class Cells(ExitStack):
     """Runs cells; thread-safe. A context manager.
 
     schedule: that the emulated device follows, whatever the reproductions ask for; "": what they ask for.
     """
 
     def __init__(self, schedule: str = "") -> None:
+        super().__init__()
         self._schedule = schedule
-        self._stack = ExitStack()
         self._lock = threading.Lock()
         self._preloaded: dict[str, Preloaded | None] = {}
         self._broken: dict[str, str] = {}
-
-    def __enter__(self) -> Cells:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, entry: Entry, release: str, fresh: bool = False, without: Run | None = None) -> Cell:
         """Run one cell, by default in preloaded processes, repeated in fresh ones unless it is a plain yes or no.
@@ -74,7 +65,7 @@ class Cells:
         with self._lock:
             if device not in self._preloaded:
                 try:
-                    self._preloaded[device] = self._stack.enter_context(Preloaded(device))
+                    self._preloaded[device] = self.enter_context(Preloaded(device))
                 except LabUnavailable as reason:
                     print(f"{device}: each process imports torch itself: {reason}", file=sys.stderr)
                     self._preloaded[device] = None
@@ -83,12 +74,7 @@ class Cells:
 
 
 def _cell(
-    entry: Entry,
-    release: str,
-    path: Path,
-    preloaded: Preloaded | None,
-    known: Run | None = None,
-    schedule: str = "",
+    entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None, schedule: str = ""
 ) -> Cell:
     without = [] if known is not None else [_sighting(entry, release, False, path, preloaded, schedule)]
     patched = _sighting(entry, release, True, path, preloaded, schedule)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from dsfix.check import extract, keys
 from dsfix.cli.exits import OK, TROUBLE, Complaint
-from matrix import table
+from matrix import files, table
 from matrix.sdists import Index, Unavailable
 
 NAME = "keys"
@@ -43,7 +42,4 @@ def generate(releases: list[str], sources: Callable[[str], Path]) -> str:
 
 def as_file(releases: dict[str, dict[str, str]]) -> str:
     """The file's text, one line per key, so that diffs stay small."""
-    merged = keys.merged(releases)
-    lines = [f"  {json.dumps(path)}: {json.dumps(spans)}" for path, spans in merged["keys"].items()]
-    head = f'{{\n "releases": {json.dumps(merged["releases"])},\n "keys": {{\n'
-    return head + ",\n".join(lines) + "\n }\n}\n"
+    return files.lines(keys.merged(releases), "keys")

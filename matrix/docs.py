@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,16 +11,13 @@ from packaging.specifiers import SpecifierSet
 
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
-from matrix import proofs, table
+from matrix import files, proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
 from matrix.edges import near, required
-from matrix.framework_tests import __main__ as framework_tests
-from matrix.pages import catalogue, data, errors, evidence, markdown, matrix_page, patches, upstream
+from matrix.pages import catalogue, data, errors, evidence, matrix_page, patches, upstream
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
-from matrix.pull_requests import docs as pull_requests
-from matrix.pull_requests import records as pull_requests_records
 from matrix.sweep import docs as sweep
 from matrix.sweep import records as sweep_records
 from matrix.upstream import docs as upstream_tests
@@ -35,7 +31,6 @@ RENDER: Mapping[str, Callable[[Evidence], str]] = {
     "catalogue.md": catalogue.render,
     "errors.md": errors.render,
     "upstream.md": upstream.render,
-    "matrix.md": markdown.render,
     "matrix/index.html": lambda found: matrix_page.render(data.tree(found)),
 }
 _COMMAND = "python -m tox run -e pages"
@@ -49,7 +44,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--check",
         action="store_true",
-        help="write nothing; exit status 1 if a committed file is stale or a cell is missing",
+        help="write nothing; exit status 1 if a committed file is stale, or a cell or bystander is missing",
     )
 
 
@@ -61,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
     complaints += faults(found, proofs.DIRECTORY)
     if options.check:
         complaints += stale(committed(found), CHECKOUT)
+        complaints += bystanders.faults(bystanders_records.load_all())
     else:
         write({**committed(found), **pages(found), **pages_of_records()}, CHECKOUT)
         print(f"all pages: {PAGES}/")
@@ -91,8 +87,6 @@ def pages_of_records() -> dict[str, str]:
         "bystanders.md": bystanders.render(bystanders_records.load_all()),
         "sweep.md": sweep.render(sweep_records.load_all()),
         "upstream-tests.md": upstream_tests.render(upstream_tests_records.load_all()),
-        "upstream-patches.md": pull_requests.render([pull_requests_records.load()]),
-        "framework-tests.md": framework_tests.render(framework_tests.read()),
     }
     return {f"{PAGES}/{name}": text for name, text in texts.items()}
 
@@ -100,8 +94,7 @@ def pages_of_records() -> dict[str, str]:
 def index() -> str:
     """What a job has to know of each patch to leave it unloaded, one a line."""
     shipped = registry.shipped()
-    lines = ",\n".join(f"  {json.dumps(each)}" for each in shipped["summaries"] or ())
-    return f'{{\n "of": {json.dumps(shipped["of"])},\n "summaries": [\n{lines}\n ]\n}}\n'
+    return files.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
 
 
 def write(files: Mapping[str, str], checkout: Path) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
+_TELLING = ("took_effect", "ran")
 _MESSAGES = ("BugPresent", "CannotTell", "AssertionError")
 _FOLDER = re.compile(r"\b(dsfix\.patches\.)\w+\.(?=\w)")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -37,7 +38,7 @@ def of(entry: Entry) -> Fingerprint:
 
 
 def of_changes(entry: Entry) -> str:
-    """What bystanders and step times go by: the fingerprint of the patch's changes and their helpers alone."""
+    """What bystanders go by: the fingerprint of the patch's changes and their helpers alone."""
     defined = _defined(entry.module)
     parts = (" ".join(_parts(each)) for each in entry.patch.changes)
     return _digest((*parts, *_sources(_helpers(entry), defined)))
@@ -121,10 +122,20 @@ def _silence(tree: ast.Module) -> None:
 
 
 class _Unimported(ast.NodeTransformer):
-    """Removes imports from dsfix, whose modules may move."""
+    """Removes imports from dsfix, whose modules may move, also of what reproductions share, which functions import; and
+    what only tells that a patch took effect.
+    """
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:
-        return None if (node.module or "").partition(".")[0] == "dsfix" else node
+        shared = node.level and node.col_offset
+        return None if shared or (node.module or "").partition(".")[0] == "dsfix" else node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if getattr(getattr(node.value, "func", None), "id", "") in _TELLING else node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        self.generic_visit(node)
+        return node if node.body or node.orelse else None
 
 
 def _sources(names: Iterable[str], defined: dict[str, ast.stmt]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,15 +18,17 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
+from dsfix.lab.reproduction import in_force
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
-from matrix import fingerprints
+from matrix import files, fingerprints
 from matrix.fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
 _STAYS_OUT = [each.value for each in STAYS_OUT]
 _PATCH, _SEEN = "patch", "seen"  # the tables at the end of a record
 _NO_DEVICE, _PRELOADED, _FRESH = "no device", "preloaded", "fresh"
+_LOST = Fingerprint("", "")  # of a cell that names a key that a merge has dropped
 _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
 
@@ -43,7 +44,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """One reproduction: its outcome and detail, and the patch's outcome in it."""
+    """One reproduction: its outcome and detail, and the patch's outcome in it, or what an applied one says it did."""
 
     outcome: str
     patch: str
@@ -101,7 +102,8 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
 def read(text: str) -> dict[str, dict[str, Cell]]:
     """Column -> release -> cell, in the format of proofs/README.md; `earlier` is what each was run with.
 
-    Raises ValueError, KeyError or TypeError if the text is damaged.
+    A cell that names a key that is not in the text is of an unknown, earlier version. Raises ValueError, KeyError or
+    TypeError if the text is damaged.
     """
     blocks = [block.split("\n") for block in text.rstrip("\n").split("\n\n")]
     named = {head: dict(line.split(" ", 1) for line in lines) for head, *lines in blocks if head in (_PATCH, _SEEN)}
@@ -117,16 +119,15 @@ def read(text: str) -> dict[str, dict[str, Cell]]:
             release, date, without, details, patched, details_patched, version = line.split(" ")
             if release in cells.setdefault(column, {}):
                 raise ValueError(f"{column} has {release} twice")
+            usual = "applied" if without.startswith("bug") else "not-affected"
             cells[column][release] = Cell(
-                without=_run(without, "disabled", seen[details]),
-                patched=_run(
-                    patched, "applied" if without.startswith("bug") else "not-affected", seen[details_patched]
-                ),
+                without=_run(without, "disabled", seen.get(details, "")),
+                patched=_run(patched, usual, seen.get(details_patched, "")),
                 versions={"deepspeed": release, **others},
                 device="" if device == _NO_DEVICE else device,
                 preloaded=preloaded == _PRELOADED,
                 date=date,
-                earlier=versions[version],
+                earlier=versions.get(version, _LOST) if {details, details_patched} <= seen.keys() else _LOST,
             )
     return {column: dict(sorted(cells[column].items(), key=_by_release)) for column in cells}
 
@@ -159,10 +160,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
     for head, named in ((_PATCH, versions), (_SEEN, seen)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
-    directory.mkdir(exist_ok=True)
-    partial = directory / f".{record.patch_id}.partial"
-    partial.write_text("\n\n".join(map("\n".join, parts)) + "\n", encoding="utf-8")
-    os.replace(partial, directory / f"{record.patch_id}.txt")
+    files.replace(directory / f"{record.patch_id}.txt", "\n\n".join(map("\n".join, parts)) + "\n")
 
 
 def _circumstances(cell: Cell) -> str:
@@ -224,7 +222,7 @@ def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
         return State.NOT_AFFECTED, "no bug, and the patch is not applied"
     if without.outcome == "no-bug":
         return State.WRONG, "the bug does not occur inside the claimed range"
-    if patched.patch != "applied":
+    if not in_force(patched.patch):
         return State.WRONG, f"inside the claimed range the patch is {patched.patch}"
     return State.FIXED, "the bug occurs without the patch and not with it"
 

@@ -11,6 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix.cli.exits import Complaint
+from matrix import files
 
 PATH = Path(__file__).with_name("releases.json")
 
@@ -93,39 +94,18 @@ def _read(data: Any) -> Table:
         distributions = {key: value for key, value in versions.items() if key not in ("python", "since", "until")}
         bounds = versions.get("since", ""), versions.get("until", "")
         environments[name] = Environment(name, versions["python"], distributions, *bounds)
-    releases = (
-        Release(
-            deepspeed=row["deepspeed"],
-            released=row["released"],
-            requires=row["requires"],
-            pythons=tuple(row["pythons"]),
-            sampled=row["sampled"],
-        )
-        for row in data["releases"]
-    )
+    releases = (Release(**{**row, "pythons": tuple(row["pythons"])}) for row in data["releases"])
     return Table(environments, tuple(sorted(releases, key=lambda each: each.version)))
 
 
 def save(table: Table, path: Path = PATH) -> None:
     """Write the table, one release per line."""
-    environments = []
+    environments = {}
     for each in table.environments.values():
         bounds = {name: value for name, value in (("since", each.since), ("until", each.until)) if value}
-        row = json.dumps({"python": each.python, **each.distributions, **bounds})
-        environments.append(f"  {json.dumps(each.name)}: {row}")
-    rows = ["  " + json.dumps(_row(each)) for each in sorted(table.releases, key=lambda each: each.version)]
-    lines = ["{", ' "environments": {', ",\n".join(environments), " },", ' "releases": [', ",\n".join(rows), " ]", "}"]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _row(release: Release) -> dict[str, Any]:
-    return {
-        "deepspeed": release.deepspeed,
-        "released": release.released,
-        "requires": dict(release.requires),
-        "pythons": list(release.pythons),
-        "sampled": release.sampled,
-    }
+        environments[each.name] = {"python": each.python, **each.distributions, **bounds}
+    rows = [vars(each) for each in sorted(table.releases, key=lambda each: each.version)]
+    files.replace(path, files.lines({"environments": environments, "releases": rows}, "environments", "releases"))
 
 
 def span(chosen: Collection[str], releases: Sequence[str]) -> str:

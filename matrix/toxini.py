@@ -57,7 +57,7 @@ def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
     sampled = [each.deepspeed for each in releases.releases if each.sampled]
     yield "sampled releases", [f"ds-{{{','.join(sampled)}}}"]
     yield "versions", _versions(first)
-    yield "columns", list(_columns([each for each in others if each.name == f"torch-{each.torch}"]))
+    yield "columns", list(_columns(first, [each for each in others if each.name == f"torch-{each.torch}"]))
     yield "all releases", [f"[testenv:{','.join(ranges('ds-', (each.version for each in releases.releases)))}]"]
 
 
@@ -65,13 +65,18 @@ def _versions(environment: table.Environment) -> list[str]:
     return [f"{name} = {version}" for name, version in environment.distributions.items()]
 
 
-def _columns(environments: Sequence[table.Environment]) -> Iterator[str]:
+def _columns(first: table.Environment, environments: Sequence[table.Environment]) -> Iterator[str]:
     """The environments with another torch."""
     yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(each.torch for each in environments)}}}]"
     yield "deps ="
     yield from ("    {[releases]others}", "    pip", "    pypi-simple")
+    same = {
+        name for name in first.distributions if len({each.distributions[name] for each in (first, *environments)}) == 1
+    }
+    yield from (f"    {name}=={{[releases]{name}}}" for name in sorted(same))
     for each in environments:
-        yield from (f"    {each.torch}: {line.replace(' = ', '==')}" for line in _versions(each))
+        distributions = {name: version for name, version in each.distributions.items() if name not in same}
+        yield from (f"    {each.torch}: {name}=={version}" for name, version in distributions.items())
 
 
 def ranges(prefix: str, versions: Iterable[Version]) -> Iterator[str]:

@@ -139,6 +139,21 @@ def first_rates(schedule: Any, rates: Sequence[Any]) -> list[Any]:
     return list(_begun[schedule].rates if schedule in _begun else rates)
 
 
+def first_step_had_first_rates(schedule: Any, unlike_release_from: int = 0) -> bool:
+    """Whether an engine's first step had first rates of `schedule` instead of the optimizer's own: only tells.
+
+    unlike_release_from: the first group whose first rate the release does not set.
+    """
+    begun = _begun.get(schedule)
+    if begun is None or schedule not in _of_engines:
+        return False
+    rates = list(zip(schedule.optimizer.param_groups, begun.rates, begun.own))
+    return any(
+        group.get("lr") is rate and isinstance(own, (int, float)) and own != rate
+        for group, rate, own in rates[unlike_release_from:]
+    )
+
+
 def give_back(optimizer: Any, of: Callable[[Any], bool] = lambda _: True) -> None:
     """Gives the groups what they had before a schedule set rates that nothing has replaced since.
 

@@ -23,7 +23,15 @@ PATCH = Patch(
     title="one line, what users see",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.14.3"},
-    changes=(Edit(_STEP, replace="scale = 1", code="scale = self.loss_scale"),),
+    changes=(
+        Edit(
+            _STEP,
+            replace="scale = 1",
+            code="scale = self.loss_scale",
+            effect="gradients were divided by the loss scale",  # told the first time that
+            when="self.loss_scale != 1",  # holds there: only then the result is another than without the patch
+        ),
+    ),
     symptom=r"in step\n.*RuntimeError: ",  # a regular expression that matches the traceback; none for a silent bug
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/1": "reported",

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.processes import ended
 
 if TYPE_CHECKING:
     from dsfix.engine.engine import Engine
@@ -242,27 +243,24 @@ class World:
         for name, text in {"__init__": "", **patches}.items():
             self.module(f"{value}.{name}", text if name == "__init__" else _PATCH + textwrap.dedent(text))
 
-    def run(self, script: str, code: int = 0, python: tuple = (), **environment: str) -> Told:
-        """Runs a script in a fresh process; asserts that it exits with `code`."""
+    def python(self, *arguments, **environment: str) -> Told:
+        """Runs Python in a fresh process, to its end."""
         mine = ("DSFIX", "_DSFIX", "PYTHON", "RANK", "LOCAL_RANK", "SLURM", "OMPI", "PMI", "COV_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-        done = subprocess.run(
-            [sys.executable, *python, "-c", "from scenario import *\n" + textwrap.dedent(script)],
-            env={
-                **inherited,
-                "PYTHONPATH": os.pathsep.join(map(str, (self.site, self.runtime))),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "DSFIX_CACHE": str(self.path / "cache"),
-                "STANDIN_PATCHES": str(self.patches),
-                **environment,
-            },
-            cwd=self.path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
+        own = {
+            "PYTHONPATH": os.pathsep.join(map(str, (self.site, self.runtime))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "DSFIX_CACHE": str(self.path / "cache"),
+            "STANDIN_PATCHES": str(self.patches),
+        }
+        done = ended([sys.executable, *arguments], self.path, {**inherited, **own, **environment}, timeout=300)
         return Told(done.returncode, done.stdout, done.stderr)
+
+    def run(self, script: str, code: int = 0, python: tuple = (), **environment: str) -> Told:
+        """Runs a script in a fresh process; asserts that it exits with `code`."""
+        told = self.python(*python, "-c", "from scenario import *\n" + textwrap.dedent(script), **environment)
+        assert told.code == code, told.out + told.err
+        return told
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from packaging.specifiers import SpecifierSet
 
 import dsfix.cli
@@ -60,15 +59,18 @@ CHEAP = {
         "dataclasses",
         "datetime",
         "dsfix.patch",
+        "dsfix.process.effects",
         "functools",
     ),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref", ".._shared", "._torch_load"),
 }
-LAB_WITH_TORCH = (
-    r"import torch|dsfix\.lab\."
-    r"(models|reference|half|gradient_offload|outputs|overlap|pipeline|second_copies|empty_parameter)"
-)
+SHARED_WITH_TORCH = [
+    path.stem
+    for path in (CHECKOUT / "patches").rglob("_*.py")
+    if "\nimport torch\n" in path.read_text(encoding="utf-8")
+]
+LAB_WITH_TORCH = rf"import torch|dsfix\.lab\.(models|reference|kernels)|from \..*\b({'|'.join(SHARED_WITH_TORCH)})\b"
 
 
 def _page(name):
@@ -89,17 +91,16 @@ def test_no_patch_is_broken():
     assert registry.load()[1] == ()
 
 
-@pytest.mark.parametrize(("page", "line"), [("docs/patches.md", r"^\| `{}` \|")])
-def test_a_page_names_every_patch(page, line):
-    text = _page(page)
-    assert [each for each in ENTRIES if not re.search(line.format(re.escape(each)), text, re.M)] == []
+def test_a_page_names_every_patch():
+    text = _page("docs/patches.md")
+    assert [each for each in ENTRIES if f"\n| `{each}` |" not in text] == []
 
 
 def test_a_docstring_has_why_how_changes_and_workaround():
     """Links are in `upstream`, and `fixed_in` says when a patch may go: neither is repeated in the docstring."""
     offenders = {}
     for each, patch in PATCHES.items():
-        told = list(_sections(each))
+        told = [name for name, text in _sections(each).items() if text]
         wrong = patch.severity is Severity.WRONG_RESULT
         # Changes: also of a crash whose fix changes numbers
         if told != ["Why", "How", "Changes", "Workaround"] and (wrong or told != ["Why", "How", "Workaround"]):
@@ -113,10 +114,6 @@ def test_sections_of_a_docstring_are_short():
         (each, name) for each, sections in found.items() for name, text in sections if text.count("\n") >= LINES[name]
     ]
     assert offenders == []
-
-
-def test_no_section_of_a_docstring_is_empty():
-    assert [each for each in ENTRIES if not all(_sections(each).values())] == []
 
 
 def test_changes_says_what_resuming_from_a_checkpoint_does():
@@ -162,6 +159,8 @@ def test_loading_a_patch_is_cheap():
     """dsfix loads each patch that may apply: beyond what dsfix needs itself, a patch imports inside its functions."""
     offenders = {}
     for path in (CHECKOUT / "patches").rglob("*.py"):
+        if path.stem.startswith("_") and not CHEAP & {f".{path.stem}", f"..{path.stem}"}:
+            continue  # only reproductions import it
         modules = set()
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.Import):
@@ -288,7 +287,7 @@ def test_commands_and_variables_are_documented():
     assert [each for each in commands if not re.search(rf"`{each}\b", page)] == []
     package = Path(dsfix.cli.__file__).parents[1]
     files = [package / "settings.py", *(package / "engine").glob("*.py")]
-    variables = {each for path in files for each in re.findall(r"\bDSFIX_[A-Z_]+", path.read_text("utf-8"))}
+    variables = {each for path in files for each in re.findall(r"\bDSFIX_[A-Z_]*[A-Z]\b", path.read_text("utf-8"))}
     assert [each for each in sorted(variables) if f"`{each}" not in page] == []
 
 

@@ -201,7 +201,7 @@ def provide_kernels(lab: Lab) -> None:
     """Replaces DeepSpeed's FusedAdam and FusedLion, which are GPU kernels, by plain PyTorch if there is no GPU."""
     assert lab.deepspeed
     if lab.device_name in ("CPU", "emulated CUDA device"):
-        from dsfix.lab.half import provide_fused_adam, provide_fused_lion
+        from dsfix.lab.kernels import provide_fused_adam, provide_fused_lion
 
         provide_fused_adam(lab)
         provide_fused_lion(lab)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from .plan import Plan
 from .resolve import Resolved
 from .search import Fix, SearchResult
 
-_WIDTH = 110
 _NAMES, _DIFFERENCES, _CHANGES, _RACES = 3, 8, 4, 3  # shown in the text; the JSON has all
 _PHASES = {
     "training": "",
@@ -67,6 +67,7 @@ def text(audit: Audit) -> Iterator[str]:
     """Yields the lines."""
     verdict = audit.with_dsfix
     if verdict is None:
+        yield "Interrupted before anything was compared."
         return
     yield f"{audit.file}: {_versions(verdict)}"
     yield f"{described(audit.resolved.plan)}; {verdict.device or 'no device'}, {audit.seconds:.0f} s"
@@ -79,7 +80,7 @@ def text(audit: Audit) -> Iterator[str]:
     yield from _fixes(audit)
     yield from _changes(audit)
     if audit.interrupted:
-        yield "Interrupted: the results so far."
+        yield "Interrupted: these are the results so far."
     for heading, sentences in (
         ("Assumed and changed", audit.resolved.notes),
         ("Not compared", [f"{what}: {why}" for what, why in verdict.unseen.items()]),
@@ -247,7 +248,7 @@ def _changes(audit: Audit) -> Iterator[str]:
 def _wrapped(sentence: str, indent: int) -> Iterator[str]:
     yield from textwrap.wrap(
         sentence,
-        _WIDTH,
+        shutil.get_terminal_size((120, 24)).columns,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + 2 * bool(indent)),
         break_long_words=False,

@@ -81,7 +81,7 @@ def _choose(draft: Draft) -> None:
         "device": options.device,
         "freeze": options.freeze or ("base" if lora else None),
         "checkpointing": options.checkpointing or checkpointing,
-        "backwards": options.backwards,
+        "backwards": options.backwards or ("dict" if facts.filled_in else None),
         "zero_init": zero_init,
         "lora": lora,
         "moe": options.moe,
@@ -93,6 +93,8 @@ def _choose(draft: Draft) -> None:
     draft.set(**{name: value for name, value in chosen.items() if value is not None})
     if ranks < wanted:
         draft.notes.append(f"{ranks} of {wanted} ranks")
+    if facts.filled_in and not options.backwards:
+        draft.notes.append("the model returns a dictionary, as those of transformers do (--backwards)")
 
 
 def _accelerate_sets_init(facts: Facts) -> bool:

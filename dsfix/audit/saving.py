@@ -24,8 +24,8 @@ from dsfix.audit import moe
 from dsfix.audit.plan import Plan
 from dsfix.audit.seen import Seen
 from dsfix.lab.accelerator import deepspeed_version
-from dsfix.lab.checkpoints import convert_to_universal
 from dsfix.lab.session import Lab
+from dsfix.lab.universal import convert_to_universal
 
 #: Phases that run as separate jobs.
 LOADING = ("resume", "universal")

@@ -264,5 +264,5 @@ class UnknownPatch(LookupError):
         import difflib
 
         near = difflib.get_close_matches(patch_id, list(known), n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix list --all` shows all ids"
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix find WORDS` searches"
         super().__init__(f"no patch is called {patch_id!r}{hint}")

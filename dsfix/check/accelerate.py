@@ -38,9 +38,20 @@ class Accelerate:
     named: str | None = None
 
     @property
-    def world_size(self) -> int | None:
+    def machines(self) -> int:
+        machines = self.others.get("num_machines")
+        return machines if isinstance(machines, int) and machines > 0 else 1
+
+    @property
+    def processes(self) -> int | None:
+        """As written: the total over all machines."""
         processes = self.others.get("num_processes")
         return processes if isinstance(processes, int) and processes > 0 else None
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of processes that are started; None where that is not known."""
+        return None if self.processes is None else self.processes // self.machines * self.machines or None
 
 
 def is_accelerate(content: dict[str, Any]) -> bool:

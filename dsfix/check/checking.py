@@ -26,10 +26,14 @@ from ..settings import Settings
 from . import accelerate, arguments, extract, keys
 from .facts import Facts, is_inference, name_of
 from .reading import Reading, Unreadable, from_text, read
-from .rules.inference import FOR_INFERENCE
 from .rules.placeholders import FOR_PLACEHOLDERS
 
 Config = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
+# the rules that hold for a config of deepspeed.init_inference, of which only the keys are known
+FOR_INFERENCE = (
+    *("duplicate_key", "rejected_key", "string_for_a_number", "fractional_integer", "not_finite"),
+    *("template", "placeholder_in_text", "shards_not_kept_on_host", "autotp_of_meta_model", "experts_taken_for_ranks"),
+)
 _DISTRIBUTIONS = ("torch", "transformers", "accelerate")
 
 
@@ -134,7 +138,9 @@ def check(
     )
     if from_accelerate is not None and from_accelerate.named is not None:
         assumed.append(f"{from_accelerate.file} in place of {from_accelerate.named}, which does not exist here")
-    if not plain and not inference and facts.has_auto:
+    if inference:
+        assumed.append("a config of deepspeed.init_inference, of which the keys are checked (use --plain if not)")
+    elif not plain and facts.has_auto:
         assumed.append('transformers or accelerate fills in "auto" (use --plain if not)')
     if world_size is None and facts.get("train_batch_size") not in (None, AUTO):
         assumed.append("any number of processes (set it with --world-size)")

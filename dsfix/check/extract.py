@@ -2,8 +2,8 @@
 
 The config dictionary is followed from `DeepSpeedConfig.__init__` and `deepspeed.initialize` through calls, assignments
 and `param_dict[KEY]`, `.get(KEY)`, `KEY in …`; if part of it is unpacked into a pydantic model, the model's fields are
-the keys. The block `pipeline` is copied key by key: its keys are those that PipelineEngine looks up in the copy, and
-those that have a default and no reader. The config of `deepspeed.init_inference` is a pydantic model.
+the keys. The block `pipeline` is copied key by key: its keys are those that PipelineEngine looks up in the copy. The
+config of `deepspeed.init_inference` is a pydantic model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def known(package: Path) -> Known:
     """Returns the keys read by the DeepSpeed in the directory `package` (the one with its __init__.py).
 
     Raises:
-        Unreadable: the directory has no DeepSpeedConfig.
+        UnreadableSource: the directory has no DeepSpeedConfig, or lacks a module that it imports.
     """
     source = _Source(package)
     config = source.module("runtime.config")
@@ -50,24 +50,21 @@ def known(package: Path) -> Known:
     for name, above in (("_REMOVED_TOP_LEVEL_CONFIG_KEYS", ()), ("_REMOVED_ZERO_CONFIG_KEYS", ("zero_optimization",))):
         for key in config.mapping(name):
             reader.root.at(*above, key).removed = True
-    _pipeline(source, config, reader.root)
-    schedules = source.module("runtime.lr_schedules")
-    return Known(
-        reader.root,
-        tuple(source.strings(config, "DEEPSPEED_OPTIMIZERS")),
-        tuple(source.strings(schedules, "VALID_LR_SCHEDULES")) if schedules else (),
-        _inference(source),
-    )
+    schedules = source.module("runtime.lr_schedules") or _Module("")
+    optimizers = tuple(source.strings(config, "DEEPSPEED_OPTIMIZERS"))
+    lost = [f"{(name or '__init__').replace('.', '/')}.py" for name, module in source.parsed.items() if module is None]
+    if lost:
+        raise UnreadableSource(f"{package} lacks {', '.join(lost)}")
+    _pipeline(source, reader.root)
+    return Known(reader.root, optimizers, tuple(source.strings(schedules, "VALID_LR_SCHEDULES")), _inference(source))
 
 
-def _pipeline(source: _Source, config: _Module, root: Key) -> None:
+def _pipeline(source: _Source, root: Key) -> None:
     """Adds the keys of the block `pipeline`."""
     engine = source.module("runtime.pipe.engine")
     owner = engine.names.get("PipelineEngine") if engine is not None else None
-    defaults = config.names.get("get_pipeline_config")
-    if not isinstance(owner, ast.ClassDef) or not isinstance(defaults, ast.FunctionDef):
+    if not isinstance(owner, ast.ClassDef):
         return
-    read = set[str]()
     for node in ast.walk(owner):
         held, key = None, None
         if isinstance(node, ast.Subscript):
@@ -75,13 +72,7 @@ def _pipeline(source: _Source, config: _Module, root: Key) -> None:
         elif isinstance(node, ast.Call) and _last(node.func) == "get" and isinstance(node.func, ast.Attribute):
             held, key = node.func.value, node.args[0] if node.args else None
         if held is not None and _dotted(held).endswith("_config.pipeline") and isinstance(key, ast.Constant):
-            read.add(str(key.value))
-    for node in ast.walk(defaults):
-        for default in node.keys if isinstance(node, ast.Dict) and read else ():
-            if isinstance(default, ast.Constant):
-                root.at("pipeline", str(default.value)).unused = default.value not in read
-    for name in read:
-        root.at("pipeline", name)
+            root.at("pipeline", str(key.value))
 
 
 def _inference(source: _Source) -> Key:
@@ -130,6 +121,8 @@ class _Source:
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError):
+            return None
+        if not tree.body and file.name != "__init__.py":  # what is left of an installation that was interrupted
             return None
         module = _Module(name)
         inside = name.split(".") if name else []

@@ -146,6 +146,11 @@ class Facts:
         return any(value == AUTO for _, value in walk(self.reading.content))
 
     @property
+    def filled_in(self) -> bool:
+        """Whether accelerate or transformers reads the config first."""
+        return not self.plain and (self.has_auto or self.accelerate is not None)
+
+    @property
     def may_only_infer(self) -> bool:
         """Whether nothing shows that this job trains: ZeRO-Inference is ZeRO-3 without an optimizer."""
         told = self.in_job or any(name in self.config for name in _ABOUT_TRAINING) or self.arguments
@@ -160,7 +165,7 @@ class Facts:
         """Whether DeepSpeed is known to build the config's optimizer, because the script passes none."""
         if "optimizer" in self.arguments:
             return False
-        return self.in_job or (not self.plain and (self.has_auto or self.accelerate is not None))
+        return self.in_job or self.filled_in
 
     @property
     def pinned(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from packaging.version import Version
 TABLE = Path(__file__).with_name("keys.json")
 INFERENCE = "init_inference()"  # above the keys of its config in the table
 _CUTOFF = 0.8  # of difflib: gradient_cliping matches gradient_clipping, comms_config does not match comms_logger
-_WORD = 0.3  # the same, of each word: fp16_weights matches 16bit_weights
+_WORD = 0.6  # the same, of each word: params matches parameters, min does not match max
 
 
 @dataclass
@@ -25,13 +26,11 @@ class Key:
     closed: a config model of DeepSpeed, which rejects unknown keys.
     kind: "int", "float" or "bool" if the config model declares it.
     removed: the release rejects this key as removed.
-    unused: the release has a default for this key, and no code that reads it.
     """
 
     closed: bool = False
     kind: str = ""
     removed: bool = False
-    unused: bool = False
     below: dict[str, Key] = field(default_factory=dict)
 
     def at(self, *path: str) -> Key:
@@ -74,24 +73,30 @@ class Known:
 def nearest(name: str, known: list[str]) -> str | None:
     """Returns the known key that was most likely meant, None if there is none.
 
-    A truncated key (train_micro_batch_size) matches the full one; one with another word (model_parallel_size) does not.
+    A key may lack words (train_micro_batch_size), but one with another word (pipe_partition_method) is another key.
     """
     folded = {each.lower().replace("-", "_"): each for each in known}
     written = name.lower().replace("-", "_")
-    for found in difflib.get_close_matches(written, list(folded), n=3, cutoff=_CUTOFF):
-        words = list(zip(written.split("_"), found.split("_"))) if written.count("_") == found.count("_") else []
-        if all(difflib.SequenceMatcher(None, *pair).ratio() >= _WORD for pair in words):
-            return folded[found]
-    return None
+    close = difflib.get_close_matches(written, list(folded), n=3, cutoff=_CUTOFF)
+    return next((folded[found] for found in close if _meant(written.split("_"), found.split("_"))), None)
+
+
+def _meant(written: list[str], known: list[str]) -> bool:
+    rest = iter(known)
+    return "".join(written) == "".join(known) or all(any(_alike(word, each) for each in rest) for word in written)
+
+
+def _alike(one: str, other: str) -> bool:
+    digits = re.sub(r"\D", "", one)
+    same = digits and digits == re.sub(r"\D", "", other)  # fp16, 16bit
+    return bool(same) or other.startswith(one) or difflib.SequenceMatcher(None, one, other).ratio() >= _WORD
 
 
 def flatten(known: Known) -> dict[str, str]:
     """Returns one release's part of the table: path -> what is known about the key."""
     flat = {}
     for path, key in (*known.keys.walk(), *known.inference.walk(INFERENCE)):
-        flat["/".join(path)] = (
-            "removed" if key.removed else "unused" if key.unused else key.kind or ("closed" if key.closed else "")
-        )
+        flat["/".join(path)] = "removed" if key.removed else key.kind or ("closed" if key.closed else "")
     flat.update({f"optimizer/type={name}": "" for name in known.optimizers})
     flat.update({f"scheduler/type={name}": "" for name in known.schedulers})
     return flat
@@ -122,7 +127,6 @@ def of_release(version: Version) -> Known:
             above, _, below = path.partition("/")
             key = known.inference.at(*below.split("/")) if above == INFERENCE else known.keys.at(*path.split("/"))
             key.removed = what == "removed"
-            key.unused = what == "unused"
             key.closed = what == "closed"
             key.kind = what if what in ("int", "float", "bool") else ""
     known.optimizers, known.schedulers = tuple(optimizers), tuple(schedulers)

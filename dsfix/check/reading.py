@@ -55,6 +55,8 @@ def from_text(path: str, text: str) -> Reading:
 
 
 def _text(path: str) -> str:
+    if "\0" in path:
+        raise Unreadable(f"{path!r} cannot be read: the name contains a NUL")
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
@@ -67,8 +69,6 @@ def _text(path: str) -> str:
             data = file.read()
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # the name contains a NUL
-        raise Unreadable(f"{path!r} cannot be read: {error}") from None
     if not data.strip():
         raise Unreadable(f"{path} is empty")
     for mark, encoding in _BYTE_ORDER_MARKS.items():

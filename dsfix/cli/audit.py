@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 NAME = "audit"
 HELP = "train a small model with this config and compare every step with plain PyTorch"
-_WIDTH = 110  # columns of text
 _PATIENCE, _LEAST = 3, 30.0  # limit of a trial in the search: so many times the audited one, plus so many seconds
 
 
@@ -36,7 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "and the patches that apply here, with DeepSpeed alone, and in one process with PyTorch. Sizes in the config "
         "are scaled down. Differences beyond rounding are reported with their size, first step and parameters, the "
         "patch that fixes them, and the smallest change of the config that avoids them.",
-        _WIDTH,
+        output.width(),
     )
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.epilog = "\n".join(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import InvalidVersion, Version
 
 from ..check import arguments
 from ..rules import Level
-from .exits import OK, TROUBLE, Complaint
+from .exits import BAD_USAGE, OK, TROUBLE, Complaint
 from .printing import output
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "check"
 HELP = "check a DeepSpeed config for errors, misspelled and removed keys, and known bugs that it triggers"
-_WIDTH = 110  # columns of text
+_WIDTH = 110  # columns of the help text
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -30,15 +33,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.epilog = "\n".join(
         [
-            "exit status: 0 no error found; 1 an error was found; 2 the command line or the file is invalid",
+            "exit status: 0 no error found; 1 an error was found; 2 the command line or a file is invalid",
             "",
             "model arguments:",
             *(f"  {name:<28} {what}" for name, (_, what) in arguments.KNOWN.items()),
         ]
     )
-    command.add_argument("file", metavar="FILE", help="ds_config.json, or accelerate's YAML")
+    command.add_argument("files", metavar="FILE", nargs="+", help="ds_config.json, or accelerate's YAML")
     command.add_argument("--world-size", type=_positive, metavar="N", help="number of processes of the job")
-    command.add_argument("--deepspeed", metavar="VERSION", help="check for this release (default: the installed one)")
+    command.add_argument(
+        "--deepspeed", type=_release, metavar="VERSION", help="check for this release (default: the installed one)"
+    )
     command.add_argument(
         "--plain",
         action="store_true",
@@ -64,33 +69,54 @@ def _positive(text: str) -> int:
     return value
 
 
+def _release(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version of DeepSpeed") from None
+    return text
+
+
 def run(options: argparse.Namespace) -> int:
     from ..check.checking import check
 
     try:
-        checked = check(
-            options.file,
-            world_size=options.world_size,
-            deepspeed=options.deepspeed,
-            given=arguments.parse(options.model_args),
-            plain=options.plain,
-        )
+        given = arguments.parse(options.model_args)
     except ValueError as error:
         raise Complaint(str(error)) from None
-    states = checked.states()
-    if options.json:
-        output.print_json(
+    status = OK
+    printed: list[dict[str, Any]] = []
+    shown = False
+    for file in options.files:
+        try:
+            checked = check(
+                file, world_size=options.world_size, deepspeed=options.deepspeed, given=given, plain=options.plain
+            )
+        except ValueError as error:
+            status, sentence = BAD_USAGE, str(error) if file in str(error) else f"{file}: {error}"
+            printed.append({"file": file, "error": sentence})
+            print(f"dsfix: {sentence}", file=sys.stderr)
+            continue
+        if any(finding.level is Level.ERROR for finding in checked.findings):
+            status = max(status, TROUBLE)
+        states = checked.states()
+        if not options.json:
+            print("\n" * shown, end="")
+            shown = True
+            _print(file, checked, states)
+            continue
+        printed.append(
             {
-                "file": options.file,
+                "file": file,
                 "deepspeed": checked.release,
                 "assumed": checked.assumed,
                 "findings": [finding.as_json() for finding in checked.findings],
                 "patches": {name: {"state": state, "reason": why} for name, (state, why) in states.items()},
             }
         )
-    else:
-        _print(options.file, checked, states)
-    return TROUBLE if any(finding.level is Level.ERROR for finding in checked.findings) else OK
+    if options.json:
+        output.print_json(printed)
+    return status
 
 
 def _print(file: str, checked: Checked, states: dict[str, tuple[str, str]]) -> None:
@@ -106,8 +132,9 @@ def _print(file: str, checked: Checked, states: dict[str, tuple[str, str]]) -> N
             if patch_id in states:
                 _indented(f"Patch {patch_id}: {states[patch_id][0]}")
     if checked.assumed:
-        print("\nAssumed: " + "; ".join(checked.assumed) + ".")
+        print()
+        _indented("Assumed: " + "; ".join(checked.assumed) + ".", 0)
 
 
-def _indented(text: str) -> None:
-    print(textwrap.fill(text, _WIDTH, initial_indent=" " * 9, subsequent_indent=" " * 11, break_on_hyphens=False))
+def _indented(text: str, indent: int = 9) -> None:
+    print(*output.wrapped(text, " " * indent, " " * (indent + 2)), sep="\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -39,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         output.print_json(as_json(facts, found))
     else:
-        for line in page(facts):
-            print(line)
+        output.print_rows(page(facts), 15)
         print()
         for line in advice(found):
             print(line)
@@ -68,20 +66,6 @@ def advice(found: list[Finding]) -> Iterator[str]:
     yield "What to fix, worst first:"
     for number, finding in enumerate(found, 1):
         head = f"{number:>2}. {finding.level.value}: "
-        yield from textwrap.wrap(
-            finding.what,
-            115,
-            initial_indent=head,
-            subsequent_indent="    ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        yield from textwrap.wrap(
-            finding.remedy,
-            115,
-            initial_indent="    → " if output.encodes("→") else "    -> ",
-            subsequent_indent="      ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    yield "`python -m dsfix doctor --json` prints all details; attach them to a support request."
+        yield from output.wrapped(finding.what, head, "    ")
+        yield from output.wrapped(finding.remedy, "    → " if output.encodes("→") else "    -> ", "      ")
+    yield from output.wrapped("`python -m dsfix doctor --json` prints all details; attach them to a support request.")

@@ -7,13 +7,12 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # of `run`, as in a shell
 
 STATUSES = {
     OK: "done",
-    TROUBLE: "a patch is in trouble (drifted, conflict, failed); diff --upstream: there is no diff; "
-    "verify: or not fixed, or no answer; check, "
+    TROUBLE: "a patch is in trouble (drifted, conflict, failed); verify: or not fixed, or no answer; check, "
     "doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; status: the file "
     "that should enable dsfix has no effect; disable: another file still enables it",
     BAD_USAGE: "the command line or a file it names is wrong",
     NO_DEEPSPEED: "DeepSpeed is not installed or incomplete; audit: or torch is missing",
-    UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain: nothing was recognised, "
+    UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain, find: nothing is known of it; "
     "list: the known bugs of the installed release are not known",
     NOT_EXECUTABLE: "run: the command cannot be executed",
     NOT_FOUND: "run: the command is not found",

@@ -1,164 +1,178 @@
-"""`list`: which patches apply to this environment and why; with `--job`, what they did in the processes of a job; with
-`--deepspeed` and `--upstream`, which are for another release, and which of the known bugs a release has."""
+"""`list`: which patches apply to the installed DeepSpeed, or to another release; with `--job`, what they did in the
+processes of a job; with `--upstream`, which of the known bugs a release has."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections import Counter
 from pathlib import Path
+
+from packaging.version import Version
 
 from .. import survey, versions
 from ..catalogue import registry
+from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
+from ..job import Job
 from ..outcome import Outcome
 from ..patch import Patch, Severity
+from ..settings import Settings
 from ..upstream import releases, table
+from ..upstream.coverage import specifiers
 from . import prepare
-from .exits import OK, TROUBLE, UNSEEN, Complaint
-from .printing import job_reports, output
+from .exits import BAD_USAGE, OK, TROUBLE, UNSEEN, Complaint
+from .printing import job_reports, output, upstream
 
 NAME = "list"
-HELP = "which patches apply to the installed DeepSpeed, and why; imports neither torch nor DeepSpeed"
+HELP = "which patches apply to the installed DeepSpeed, and its known bugs; imports neither torch nor DeepSpeed"
+_SEVERITIES = [each.value for each in Severity]
+_Listed = list[tuple[Entry, Verdict]]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--all", action="store_true", help="list the patches that have no effect too")
-    command.add_argument(
+    what = command.add_mutually_exclusive_group()
+    what.add_argument(
+        "--config", metavar="FILE", help="only patches whose bug this DeepSpeed config, or accelerate's YAML, meets"
+    )
+    what.add_argument(
         "--job", type=Path, metavar="DIR", help="what the patches did in a job, from its DSFIX_REPORT directory"
     )
-    command.add_argument(
+    what.add_argument(
         "--upstream", action="store_true", help="the known bugs of the release instead, and what dsfix has for each"
     )
     command.add_argument("--deepspeed", metavar="VERSION", help="answer for this release (default: the installed one)")
+    command.add_argument(
+        "--severity", type=_severities, metavar="NAME,…", help=f"only these, of {', '.join(_SEVERITIES)}"
+    )
+    command.add_argument("--verbose", action="store_true", help="a table with the reasons, also of what has no effect")
+
+
+def _severities(text: str) -> list[str]:
+    names = text.lower().split(",")
+    for name in names:
+        if name not in _SEVERITIES:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(_SEVERITIES)}")
+    return names
 
 
 def run(options: argparse.Namespace) -> int:
     if options.job is not None:
-        if options.upstream or options.deepspeed is not None:
-            raise Complaint("--job goes with neither --upstream nor --deepspeed")
-        return job_reports.run(options.job, options.all, options.json)
-    if options.deepspeed is not None:
-        return _of_release(options)
+        if options.severity or options.deepspeed is not None:
+            raise Complaint("--job goes with neither --severity nor --deepspeed")
+        return job_reports.run(options.job, options.verbose, options.json)
+    release, remark = None, ""
     try:
-        prepare.require_deepspeed()
+        if options.deepspeed is not None:
+            release = releases.named(options.deepspeed, table.load())
+            heading = f"deepspeed {release}, by its number alone: the installed source decides in a job"
+        else:
+            prepare.require_deepspeed()
+            heading = survey.heading()
+        if options.upstream:
+            if release is None:
+                release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
+            return upstream.run(release, f"{heading} ({remark})" if remark else heading, options)
+        wanted, settings = options.severity or _SEVERITIES, Settings.read()
+        entries = [each for each in registry.catalogue().values() if each.patch.severity.value in wanted]
+        listed = [(each, _verdict(each, release, settings)) for each in entries]
+        if options.config is not None:
+            listed, remark = _meeting(listed, options)
+    except releases.UnknownRelease as error:
+        return prepare.refused(Complaint(str(error), UNSEEN if options.deepspeed is None else BAD_USAGE), options.json)
     except Complaint as complaint:
         return prepare.refused(complaint, options.json)
-    if options.upstream:
-        return _upstream_here(options)
-    verdicts = survey.verdicts()
     if options.json:
-        _print_json(verdicts)
+        output.print_json({"distributions": survey.distributions(), "patches": [_as_json(*each) for each in listed]})
     else:
-        _print(verdicts, options.all)
-    return TROUBLE if any(verdict.outcome.trouble for verdict in verdicts.values()) else OK
+        output.say(heading)
+        _print(listed, remark, options)
+    return TROUBLE if any(verdict.outcome.trouble for _, verdict in listed) else OK
 
 
-def _of_release(options: argparse.Namespace) -> int:
-    """Of a release that need not be installed."""
-    from .printing import other_release, upstream
+def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdict:
+    """That on the installed DeepSpeed, or by the number of a release."""
+    patch = entry.patch
+    if release is None:
+        return survey.decide(entry, settings)
+    why = settings.disabled(entry.id, patch.default, patch.severity.value)
+    if why is not None:
+        return Verdict(Outcome.DISABLED, why)
+    affected = specifiers(patch.affects.get("deepspeed", "")).contains(release)
+    return Verdict(Outcome.PENDING if affected else Outcome.NOT_AFFECTED, f"deepspeed {release}")
+
+
+def _meeting(listed: _Listed, options: argparse.Namespace) -> tuple[_Listed, str]:
+    """The patches for bugs that the config meets, and a sentence on what it leaves open."""
+    from ..check.checking import check
 
     try:
-        release = releases.named(options.deepspeed, table.load())
-    except releases.UnknownRelease as error:
-        return prepare.refused(Complaint(str(error)), options.json)
-    entries = registry.catalogue()
-    patches, bugs = other_release.of(release, entries), upstream.of(release, entries)
-    if options.json:
-        told = {"upstream": upstream.as_json(bugs)} if options.upstream else {}
-        output.print_json({"deepspeed": str(release), "patches": other_release.as_json(patches), **told})
-        return OK
-    command = f"python -m dsfix list --deepspeed {release}"
-    print(f"deepspeed {release}: {upstream.summary(bugs)}")
-    if options.upstream:
-        upstream.show(bugs, options.all, f"{command} --upstream")
-    else:
-        other_release.show(patches)
-        print(f"`{command} --upstream` lists the bugs.")
-    return OK
+        job = check(options.config, deepspeed=options.deepspeed).facts.job
+    except ValueError as error:
+        raise Complaint(str(error)) from None
+    unknown = sum(verdict.outcome is Outcome.PENDING and entry.patch.config is None for entry, verdict in listed)
+    met = [(entry, verdict) for entry, verdict in listed if _meets(entry.patch, job)]
+    return met, f"{unknown} more apply to bugs of which a config shows nothing: `python -m dsfix list` has them."
 
 
-def _upstream_here(options: argparse.Namespace) -> int:
-    """The known bugs of the installed release."""
-    from .printing import upstream
-
+def _meets(patch: Patch, job: Job) -> bool:
     try:
-        release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
-    except releases.UnknownRelease as error:
-        return prepare.refused(Complaint(str(error), UNSEEN), options.json)
-    bugs = upstream.of(release, registry.catalogue())
-    if options.json:
-        told = {"deepspeed": str(release), "remark": remark, "upstream": upstream.as_json(bugs)}
-        output.print_json({"distributions": survey.distributions(), **told})
-        return OK
-    print(f"{survey.heading()}{f' ({remark})' if remark else ''}\n{upstream.summary(bugs)}")
-    upstream.show(bugs, options.all, "python -m dsfix list --upstream")
-    return OK
+        return patch.config is not None and patch.config(job)
+    except Exception:  # of a value that DeepSpeed rejects
+        return False
 
 
-def _print_json(verdicts: Mapping[str, Verdict]) -> None:
-    catalogue = registry.catalogue()
-    patches = [
-        {
-            "id": patch_id,
-            "title": catalogue[patch_id].patch.title,
-            "severity": catalogue[patch_id].patch.severity.value,
-            "outcome": verdict.outcome.value,
-            "reason": verdict.reason,
-            "distribution": catalogue[patch_id].distribution,
-        }
-        for patch_id, verdict in verdicts.items()
-    ]
-    output.print_json({"distributions": survey.distributions(), "patches": patches})
+def _as_json(entry: Entry, verdict: Verdict) -> dict[str, str]:
+    return {
+        "id": entry.id,
+        "title": entry.patch.title,
+        "severity": entry.patch.severity.value,
+        "outcome": verdict.outcome.value,
+        "reason": verdict.reason,
+        "distribution": entry.distribution,
+    }
 
 
-def _print(verdicts: Mapping[str, Verdict], everything: bool) -> None:
-    print(survey.heading())
-    listed = {patch_id: each for patch_id, each in verdicts.items() if everything or _matters(each.outcome)}
-    if listed:
+def _print(listed: _Listed, remark: str, options: argparse.Namespace) -> None:
+    ordered = sorted(listed, key=_place)
+    counts = Counter(entry.patch.severity.value for entry, verdict in ordered if verdict.outcome is Outcome.PENDING)
+    told = ", ".join(f"{number} {severity}" for severity, number in counts.items())
+    what = f"patches for bugs that {options.config} meets" if options.config else "patches"
+    output.say(f"{sum(counts.values())} of {len(listed)} {what} apply{': ' if told else ''}{told}")
+    output.say(remark)
+    rest = output.counted(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
+    output.say(f"{rest}: `--verbose` shows the reasons" if rest and not options.verbose else rest)
+    if options.verbose:
         rows = [
-            ((patch_id, output.word(verdict.outcome), _why(patch_id, verdict)), output.style(verdict.outcome))
-            for patch_id, verdict in sorted(listed.items(), key=_place)
+            ((each.id, output.word(verdict.outcome), _why(each, verdict)), output.style(verdict.outcome))
+            for each, verdict in ordered
         ]
         output.print_table(("patch", "here", "why"), rows)
-    rest = {patch_id: each.outcome for patch_id, each in verdicts.items() if patch_id not in listed}
-    output.print_rest(rest, "python -m dsfix list --all")
-    print("\n".join(_advice([verdict.outcome for verdict in verdicts.values()])))
+    else:
+        output.print_lines(
+            [_line(*each) for each in ordered if each[1].outcome is Outcome.PENDING or each[1].outcome.trouble]
+        )
+    use = "Put `import dsfix` on the first line of the script. " if counts else ""
+    print()
+    output.say(f"{use}`python -m dsfix show ID` explains a patch.")
 
 
-def _matters(outcome: Outcome) -> bool:
-    return outcome.trouble or outcome is Outcome.PENDING
-
-
-def _place(listed: tuple[str, Verdict]) -> tuple[bool, bool, int, str]:
+def _place(listed: tuple[Entry, Verdict]) -> tuple[bool, bool, int, str]:
     """In trouble first, then what applies, then the rest; each by severity."""
-    patch_id, verdict = listed
-    outcome, severity = verdict.outcome, registry.catalogue()[patch_id].patch.severity
-    return not outcome.trouble, outcome is not Outcome.PENDING, list(Severity).index(severity), patch_id
+    entry, (outcome, _) = listed
+    return not outcome.trouble, outcome is not Outcome.PENDING, _SEVERITIES.index(entry.patch.severity.value), entry.id
 
 
-def _why(patch_id: str, verdict: Verdict) -> str:
-    entry = registry.catalogue()[patch_id]
-    lines = [_reason(entry.patch, verdict)]
-    if verdict.outcome is not Outcome.NOT_AFFECTED:
-        lines.insert(0, f"{entry.patch.severity.value}: {entry.patch.title}")
+def _line(entry: Entry, verdict: Verdict) -> tuple[str, str, str]:
+    if verdict.outcome.trouble:
+        return "in trouble", entry.id, f"{verdict.outcome.value}: {verdict.reason}"
+    return entry.patch.severity.value, entry.id, entry.patch.title
+
+
+def _why(entry: Entry, verdict: Verdict) -> str:
+    lines = [f"{entry.patch.severity.value}: {entry.patch.title}", verdict.reason]
+    if verdict.outcome is Outcome.PENDING:
+        affects = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
+        lines[1] = f"{verdict.reason.partition(': ')[0]}; affects {affects}"  # `show` lists the changed functions
     if entry.distribution in registry.plugin_distributions():
         lines.append(f"from {versions.described(entry.distribution) or entry.distribution}")
     return "\n".join(lines)
-
-
-def _reason(patch: Patch, verdict: Verdict) -> str:
-    if verdict.outcome is not Outcome.PENDING:
-        return verdict.reason
-    affects = ", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())
-    return f"{verdict.reason.partition(': ')[0]}; affects {affects}"  # `show` lists the changed functions
-
-
-def _advice(outcomes: list[Outcome]) -> list[str]:
-    applying = outcomes.count(Outcome.PENDING)
-    trouble = sum(outcome.trouble for outcome in outcomes)
-    lines = [f"{applying} of {len(outcomes)} patches apply here."]
-    if applying:
-        lines.append("Put `import dsfix` on the first line of the script; `python -m dsfix diff` shows the changes.")
-    if trouble:
-        lines.append(f"{trouble} in trouble: `python -m dsfix show ID` explains a patch.")
-    return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
 import sys
@@ -14,12 +15,15 @@ from ..catalogue.day import PROVEN_ON
 from ..catalogue.registry import UnknownPatch
 from ..settings import Settings
 from ..versions import NEWEST_PROVEN
-from . import audit, check, diff, disable, doctor, enable, explain, run, show, verify
+from . import audit, check, diff, disable, doctor, enable, explain, find, run, show, verify
 from . import list as list_command
 from . import status as status_command
 from .exits import BAD_USAGE, INTERRUPTED, OK, STATUSES, Complaint
 
-_COMMANDS = (list_command, show, diff, verify, check, audit, explain, doctor, run, enable, disable, status_command)
+_COMMANDS = (
+    *(list_command, show, find, explain, check, doctor, diff, verify, audit),
+    *(run, enable, disable, status_command),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = io.StringIO()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if unknown := _unknown(given):
+        print(f"dsfix: {unknown}", file=sys.stderr)
+        return BAD_USAGE
+    options = parser().parse_args(given or ["--help"])
     entries, broken = registry.load()
     for complaint in (*Settings.read().complaints_about(entries), *broken):
         print(f"dsfix: {complaint}", file=sys.stderr)
@@ -42,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dsfix: {complaint}", file=sys.stderr)
         return complaint.status if isinstance(complaint, Complaint) else BAD_USAGE
     except KeyboardInterrupt:
+        print("dsfix: interrupted", file=sys.stderr)
         return INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name != "rich":
@@ -54,6 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return OK
         print(f"dsfix: standard output cannot be written: {error.strerror}", file=sys.stderr)
         return BAD_USAGE
+
+
+def _unknown(given: Sequence[str]) -> str:
+    """What is wrong with the name of the command, and the nearest one."""
+    names = [module.NAME for module in _COMMANDS]
+    if not given or given[0].startswith("-") or given[0] in names:
+        return ""
+    near = difflib.get_close_matches(given[0].lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean `{near[0]}`?" if near else "`python -m dsfix` shows them all"
+    return f"there is no command {given[0]!r}; {hint}"
 
 
 def _about() -> str:
@@ -70,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="exit status: " + "; ".join(f"{number} {meaning}" for number, meaning in STATUSES.items()),
     )
     top.add_argument("--version", action="version", version=_about())
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for module in _COMMANDS:
         command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
         if getattr(module, "JSON", True):

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Iterable
+import re
 
 from .. import survey, versions
-from ..catalogue.registry import Entry
+from ..catalogue.registry import Entry, UnknownPatch
 from ..engine.verdict import Verdict
 from ..patch import Patch
 from ..settings import Settings
+from ..upstream import table
+from ..upstream.coverage import Bug
 from .exits import OK, TROUBLE
-from .printing import output
+from .printing import output, upstream
+from .printing.upstream import Story
 
 NAME = "show"
 HELP = "the story of one bug: what users see, what the patch does, upstream links, whether it applies here"
+_BETWEEN = re.compile(r"\n\n|\n(?=\w+: )")  # the parts of a docstring
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("id", metavar="ID")
+    command.add_argument("id", metavar="ID", help="of a patch; or 7948, #7948 or its address upstream")
 
 
 def run(options: argparse.Namespace) -> int:
-    entry = survey.entry(options.id)
-    verdict = survey.decide(entry, Settings.read())
+    try:
+        entries, bugs = survey.entries(options.id), list[Bug]()
+    except UnknownPatch:
+        entries, bugs = [], upstream.named(options.id)
+        if not bugs:
+            raise
+    found = [(entry, survey.decide(entry, Settings.read())) for entry in entries]
+    last = table.load().releases[-1]
+    answers = [(bug, bug.on(bug.row.last or last)) for bug in bugs]
     if options.json:
-        output.print_json(_as_json(entry, verdict))
+        told = {"patches": [_as_json(*each) for each in found], "bugs": [upstream.as_json(*each) for each in answers]}
+        output.print_json(told)
     else:
-        _print(entry, verdict)
-    return TROUBLE if verdict.outcome.trouble else OK
+        stories = [*(_story(*each) for each in found), *(upstream.story(*each) for each in answers)]
+        for number, (paragraphs, rows) in enumerate(stories):
+            print("\n" * bool(number), end="")
+            for place, paragraph in enumerate(paragraphs, 1):
+                output.say(paragraph, "    ")
+                print("\n" * (place in (1, 2, len(paragraphs))), end="")
+            output.print_rows(rows, 11)
+    return TROUBLE if any(verdict.outcome.trouble for _, verdict in found) else OK
 
 
 def _as_json(entry: Entry, verdict: Verdict) -> dict[str, object]:
@@ -52,11 +70,11 @@ def _as_json(entry: Entry, verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _print(entry: Entry, verdict: Verdict) -> None:
+def _story(entry: Entry, verdict: Verdict) -> Story:
+    """The patch's docstring, and facts about it."""
     patch = entry.patch
-    print(f"{entry.id}: {patch.title}\n")
-    print(f"{inspect.cleandoc(entry.docstring)}\n")
-    facts: dict[str, Iterable[str]] = {
+    parts = (" ".join(part.split()) for part in _BETWEEN.split(inspect.cleandoc(entry.docstring)))
+    facts = {
         "here": [f"{output.word(verdict.outcome)}: {verdict.reason}"],
         "severity": [patch.severity.value],
         "affects": [_affects(patch)],
@@ -64,13 +82,13 @@ def _print(entry: Entry, verdict: Verdict) -> None:
         "retire": [_retire(patch)],
         "symptom": [patch.symptom or "none: no error and no log line shows it"],
         "changes": _changes(patch),
-        "upstream": _upstream(patch),
+        "upstream": [f"{link} ({what})" for link, what in patch.upstream.items()],
         "from": [versions.described(entry.distribution) or entry.distribution],
         "file": [str(entry.module.__file__)],
     }
-    for name, lines in facts.items():
-        for number, line in enumerate(lines):
-            print(f"{name + ':' if not number else '':<10} {line}")
+    return [f"{entry.id}: {patch.title}", *parts], [
+        (f"{name}:" if not number else "", line) for name, lines in facts.items() for number, line in enumerate(lines)
+    ]
 
 
 def _affects(patch: Patch) -> str:
@@ -93,8 +111,3 @@ def _retire(patch: Patch) -> str:
     if patch.fixed_in is None:
         return "once a release has the fix and earlier releases are no longer supported"
     return f"once releases before {patch.fixed_in} are no longer supported"
-
-
-def _upstream(patch: Patch) -> list[str]:
-    """The links, each with what it did."""
-    return [f"{link} ({what})" for link, what in patch.upstream.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ PREFIXES = ("DSFIX_", "NCCL_", "TORCH_NCCL_", "GLOO_", "DS_BUILD_")
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """Facts about the environment. `variables`: those of VARIABLES and PREFIXES that are set."""
+    """Facts about the environment. `variables`: those of VARIABLES and PREFIXES that are set. `enabled`: by `enable` or
+    `run`, for this Python."""
 
     platform: Platform
     accelerators: Accelerators
@@ -65,6 +67,7 @@ class EnvironmentFacts:
     extensions: Extensions
     variables: Mapping[str, str]
     verdicts: Mapping[str, Verdict]
+    enabled: bool = False
 
     @property
     def versions(self) -> dict[str, str | None]:
@@ -140,6 +143,7 @@ def collect(
                 extensions=extensions.collect(root, environment, static.torch),
                 variables=shown_variables(environment),
                 verdicts=verdicts,
+                enabled="_dsfix_start" in sys.modules,
             )
         except BaseException:
             programs.end_all()

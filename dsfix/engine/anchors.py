@@ -188,14 +188,17 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     after: dict[int, list[ast.stmt]] = {}
     gone = set[int]()
     swaps: dict[int, ast.expr] = {}
-    for _, edit, place in located:
+    for patch_id, edit, place in located:
         first, last = place[0], place[-1]
         if edit.after is not None:
-            after.setdefault(id(last), []).extend(_placed(edit, last))
+            after.setdefault(id(last), []).extend(_placed(patch_id, edit, last))
         elif isinstance(first, ast.expr):
-            swaps[id(first)] = cast(ast.Expr, _placed(edit, first)[0]).value
+            *telling, new = _placed(patch_id, edit, first)
+            swaps[id(first)] = cast(ast.Expr, new).value
+            around = [s for block in _blocks(function) for s in block if any(n is first for n in ast.walk(s))][-1]
+            before.setdefault(id(around), []).extend(telling)
         else:
-            before.setdefault(id(first), []).extend(_placed(edit, first))
+            before.setdefault(id(first), []).extend(_placed(patch_id, edit, first))
             if edit.replace is not None:
                 gone.update(map(id, place))
     for block in _blocks(function):
@@ -225,9 +228,9 @@ class _Swap(ast.NodeTransformer):
         return self.swaps.get(id(node)) or self.generic_visit(node)
 
 
-def _placed(edit: Edit, anchor: ast.AST) -> tuple[ast.stmt, ...]:
+def _placed(patch_id: str, edit: Edit, anchor: ast.AST) -> tuple[ast.stmt, ...]:
     """The edit's statements, every part of them at the anchor's line, for tracebacks."""
-    statements = _parse.__wrapped__(edit.written)  # its own copy
+    statements = _parse.__wrapped__(edit.telling(patch_id) + edit.written)  # its own copy
     for part in (part for statement in statements for part in ast.walk(statement)):
         if "lineno" in part._attributes:
             ast.copy_location(part, anchor)

@@ -86,7 +86,9 @@ class Engine:
     def activate(self) -> None:
         """Gates every patch by version and watches the modules of those that may apply."""
         summaries, broken = registry.index(self.cache.remember)
-        for complaint in (*self.settings.complaints_about(summaries), *map(str, broken)):
+        about_settings = self.settings.complaints_about(summaries)
+        once = about_settings if self.settings.strict or log.speaks_for_job() else []
+        for complaint in (*once, *map(str, broken)):
             self._warn(complaint)
         self._gate(summaries.values())
         for name in self.finder.names:
@@ -233,10 +235,8 @@ class Engine:
         if state.reason.endswith(verdict.NO_SOURCE):  # nor has any other module, mostly: one warning is enough
             if self.sourceless and not self.settings.strict:
                 return
-            self.sourceless, remedy = (
-                True,
-                "install it with its .py files, or DSFIX_DISABLE=1: no function is patched so",
-            )
+            self.sourceless = True
+            remedy = "install it with its .py files, or DSFIX_DISABLE=1: no function is patched so"
         self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
     def _undo(self, state: PatchState) -> str:

@@ -16,7 +16,7 @@ from ..patch import Replace
 from ..settings import Settings
 from . import GuardError
 
-GUARDS: tuple[str, ...] = ("config_check", "device_map", "placement", "concerned", "rank_check")
+GUARDS: tuple[str, ...] = ("config_check", "device_map", "placement", "steps", "rank_check")
 """Modules of this package, in the order in which they run."""
 
 DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)

@@ -28,13 +28,19 @@ _TAIL_LINES = 20
 _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")
 
 
+def in_force(patch: str) -> bool:
+    """Whether a Sighting's `patch` is that of a patch which applied on all ranks and, if it tells, did something."""
+    told = set(patch.split(", "))
+    return told == {"applied"} or {"not-reached"} != told <= {"took-effect", "ran", "not-reached"}
+
+
 @dataclass(frozen=True)
 class Sighting:
     """The result of one reproduction.
 
     outcome: "bug", "no-bug", "cannot-tell", "error" or "timeout"; detail: what was seen, or why nothing was. patch: the
-    outcome of the patch in that process, as in `dsfix.report()`; device: "CPU", "emulated CUDA device" or the GPU's
-    name; versions: distribution -> version. The last three are empty if no process reported.
+    outcome of the patch in that process, or what an applied one told, as in `dsfix.report()`; device: "CPU", "emulated
+    CUDA device" or the GPU's name; versions: distribution -> version. The last three are empty if no process reported.
     """
 
     outcome: str
@@ -43,6 +49,10 @@ class Sighting:
     patch: str = ""
     device: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def in_force(self) -> bool:
+        return in_force(self.patch)
 
 
 def run(
@@ -147,7 +157,7 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
             traceback.print_exc()
             outcome, detail = "error", traceback.format_exception_only(type(error), error)[-1].strip()
         device = lab.device_name
-    [patch] = [each.outcome.value for each in dsfix.report() if each.id == patch_id]
+    [patch] = [each.reached.replace(" ", "-") or each.outcome.value for each in dsfix.report() if each.id == patch_id]
     versions = {name: installed(name) or "" for name in (*_DISTRIBUTIONS, *entry.patch.affects)}
     return {"outcome": outcome, "detail": detail, "patch": patch, "device": device, "versions": versions}
 

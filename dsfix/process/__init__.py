@@ -14,26 +14,33 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import log, versions
+from ..catalogue.registry import UnknownPatch
 from ..engine import hooks
-from ..engine.engine import Engine
+from ..engine.engine import Engine, PatchState
 from ..engine.garbage import resume, uncollected
-from ..outcome import Outcome, StrictError, describe
-from ..patch import Patch
+from ..outcome import STAYS_OUT, Outcome, RequirementError, StrictError, describe
 from ..settings import Settings
-from . import programs
+from . import effects, programs
+from .effects import Effect
 
 _engine: Engine | None = None
+_unmet = "it is not active in this process"  # why a script cannot rely on dsfix; "" if it can
 _files: dict[int, _File] = {}  # by pid: a forked child writes its own
 
 
 class PatchReport(NamedTuple):
-    """What became of one patch in this process."""
+    """What became of one patch in this process.
+
+    reached: of an applied patch "took effect", "ran" or "not reached", "" where it does not tell. effect: the first.
+    """
 
     id: str
     title: str
     severity: str
     outcome: Outcome
     reason: str
+    reached: str
+    effect: Effect | None
 
 
 def activate() -> Settings | None:
@@ -42,12 +49,13 @@ def activate() -> Settings | None:
     Raises:
         StrictError: under DSFIX_STRICT=1, in place of any warning.
     """
-    global _engine
+    global _engine, _unmet
     if _engine is not None:  # dsfix is reloaded
         return None
     settings = Settings.read()
     log.set_up(settings.log_level)
     _engine = Engine(settings, on_change=_write, on_deepspeed=_deepspeed_imported)
+    effects.follow(_reached)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
     try:
@@ -63,7 +71,11 @@ def activate() -> Settings | None:
         _engine = None  # importing dsfix again raises again
         raise
     except Exception as error:  # a job is worth more than its patches
+        _unmet = f"it could not start: {describe(error)}"
         log.warn(f"dsfix could not start, some patches may be missing: {describe(error)}")
+    else:
+        late = "DeepSpeed was imported before it; `import dsfix` belongs on the first line of the script"
+        _unmet = "DSFIX_DISABLE is set" if settings.disable else late if hooks.executed("deepspeed") else ""
     return settings
 
 
@@ -77,8 +89,9 @@ def _announce(engine: Engine) -> None:
     counts, about = [], versions.described("deepspeed", "torch")
     for outcome in Outcome:
         ids = [state.summary.id for state in engine.states.values() if state.outcome is outcome]
+        why = ", ".join(ids) if outcome.trouble else "until their modules are imported" * (outcome is Outcome.PENDING)
         if ids:
-            counts.append(f"{len(ids)} {outcome.value}" + (f" ({', '.join(ids)})" if outcome.trouble else ""))
+            counts.append(f"{len(ids)} {outcome.value}" + (f" ({why})" if why else ""))
     log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
@@ -87,16 +100,37 @@ def report() -> list[PatchReport]:
     if _engine is None:
         return []
     _engine.look_again()
-    return [
-        PatchReport(s.summary.id, s.summary.title, s.summary.severity, s.outcome, s.reason)
-        for s in _engine.states.values()
-    ]
+    return [_reported(state) for state in _engine.states.values()]
 
 
-def applied() -> dict[str, Patch]:
-    """id -> patch, for every patch that is in force in this process."""
-    states = {} if _engine is None else _engine.states
-    return {id: state.patch for id, state in states.items() if state.outcome is Outcome.APPLIED}
+def _reported(state: PatchState) -> PatchReport:
+    summary = state.summary
+    reached, effect = effects.told(summary, state.patch) if state.outcome is Outcome.APPLIED else ("", None)
+    return PatchReport(summary.id, summary.title, summary.severity, state.outcome, state.reason, reached, effect)
+
+
+def require(*patch_ids: str) -> None:
+    """Raises if the script cannot rely on dsfix, or on these patches; for scripts that are wrong without them.
+
+    A patch can be relied on if it is applied, if it is to be applied when DeepSpeed is imported, and if no DeepSpeed
+    that has its bug is installed. With ids this takes some 2 ms.
+
+    Raises:
+        RequirementError: one sentence: dsfix is disabled, was imported after DeepSpeed, or could not start; or an id is
+            unknown, or its patch is disabled or could not be applied.
+    """
+    if _unmet or _engine is None:
+        raise RequirementError(f"this script requires dsfix, but {_unmet}")
+    if patch_ids:
+        _engine.look_again()
+    for patch_id in patch_ids:
+        if patch_id not in _engine.states:
+            raise RequirementError(f"this script requires dsfix, but {UnknownPatch(patch_id, _engine.states)}")
+        state = _engine.states[patch_id]
+        if state.outcome not in (Outcome.APPLIED, Outcome.PENDING, *STAYS_OUT):
+            raise RequirementError(
+                f"this script requires dsfix, but {patch_id} is {state.outcome.value}: {state.reason}"
+            )
 
 
 def revert(patch_id: str) -> None:
@@ -123,8 +157,13 @@ def as_json() -> dict[str, Any]:
         "argv": sys.argv[:1],
         "python": platform.python_version(),
         "distributions": {name: versions.installed(name) for name in names},
-        "patches": [{**each._asdict(), "outcome": each.outcome.value} for each in report()],
+        "patches": [_row(each) for each in report()],
     }
+
+
+def _row(each: PatchReport) -> dict[str, Any]:
+    effect = None if each.effect is None else each.effect._asdict()
+    return {**each._asdict(), "outcome": each.outcome.value, "effect": effect}
 
 
 class _File:
@@ -154,12 +193,21 @@ class _File:
 def _forked() -> None:
     """A forked child has its own locks, and its own report at once: it may import nothing, or end by os._exit."""
     resume()
+    effects.follow(_reached)
     if _engine is not None:
         _engine.forked()
         try:
             _write()
         except Exception as error:  # the fork is worth more than its report
             log.warn(f"DSFIX_REPORT: no report of a forked process: {describe(error)}")
+
+
+def _reached() -> None:
+    """A patch has been reached for the first time, in the middle of a step."""
+    try:
+        _write()
+    except Exception as error:
+        log.warn(f"DSFIX_REPORT: no report of what a patch did: {describe(error)}")
 
 
 def _write() -> None:

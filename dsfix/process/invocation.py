@@ -1,16 +1,18 @@
-"""How this process was started: `python -m dsfix` is no job."""
+"""How this process was started: `python -m dsfix`, and the script `dsfix`, are no job."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
 
 
 def is_command_line() -> bool:
-    """Whether this process is `python -m dsfix`, in which nothing is patched or reported."""
-    if getattr(sys, "argv", [])[:1] != ["-m"]:
-        return False
+    """Whether this process is `python -m dsfix` or its console script, in which nothing is patched or reported."""
+    started = "".join(getattr(sys, "argv", [])[:1])
+    if started != "-m":
+        return os.path.basename(started) in ("dsfix", "dsfix.exe")
     arguments = getattr(sys, "orig_argv", None) or _command()  # Python 3.9 has none
     for number, argument in enumerate(arguments[1:], 1):
         option = re.match(r"-[bBdEiIOPqsSuvx]*m(.*)", argument)

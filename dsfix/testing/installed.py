@@ -38,7 +38,7 @@ class Contract:
 
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
-        chosen, named = _CHECKS[check], survey.entry(patch_id)
+        chosen, [named] = _CHECKS[check], survey.entries(patch_id)
         verdict = survey.if_asked_for(named)
         if verdict.outcome is not Outcome.PENDING:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")

@@ -1,4 +1,4 @@
-"""``python -m matrix bystanders``: runs jobs without any patch's bug, and writes their page."""
+"""``python -m matrix bystanders run``: runs jobs without any patch's bug."""
 
 from __future__ import annotations
 
@@ -37,26 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--pinned", action="store_true", help="only the first pinned setting of each scenario; nothing is recorded"
     )
-    run.add_argument(
-        "--schedule",
-        type=runner.schedule,
-        metavar="NAME",
-        help="with --pinned: let the emulated device follow a schedule (late, ahead, early, random:SEED)",
-    )
     run.add_argument("--again", action="store_true", help="run jobs that are in the record again")
     run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
-    run.set_defaults(bystanders=_run)
-    write = commands.add_parser("docs", help="write build/pages/bystanders.md; with --check only report what is wrong")
-    write.add_argument("--check", action="store_true")
-    write.set_defaults(bystanders=_docs)
 
 
 def run(options: argparse.Namespace) -> int:
-    status: int = options.bystanders(options)
-    return status
-
-
-def _run(options: argparse.Namespace) -> int:
     """0 if no job is worse without an explanation and every --patch is run by a job; else 1. Raises Complaint."""
     known = [each.deepspeed for each in table.load().releases]
     _must_be(options.releases, known, "in the table of releases")
@@ -64,8 +49,6 @@ def _run(options: argparse.Namespace) -> int:
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
         raise Complaint("--pinned records nothing: --patch and --each-patch cannot be combined with it")
-    if options.schedule and not options.pinned:
-        raise Complaint("--schedule requires --pinned: what is recorded follows no schedule")
     environment = environments.current(table.load())
     for patch_id in options.patch:
         patch = catalogue()[patch_id].patch
@@ -86,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
             asked = space.samples(asked)
         chosen = [job for job in asked if options.again or options.pinned or record.current(job) is None]
         print(f"deepspeed {name}: {len(chosen)} of {len(asked)} jobs, {options.jobs} at a time", flush=True)
-        with Trials(name, schedule=options.schedule or "") as trials:
+        with Trials(name) as trials:
             changed = running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
             for patch_id in sorted(changed - set(options.patch)):
                 print(f"{patch_id} has other statements than in the record: run --again, or --patch {patch_id}")
@@ -95,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
                 reached = running.patch(record, trials, patch_id, every, options.jobs)
                 if patch_id in options.patch and not reached:
                     worse.append(f"deepspeed {name}: no job runs a statement of {patch_id}: it needs a scenario")
-        worse += docs.worse(record, others=bool(options.schedule))
+        worse += docs.worse(record)
     return page_of_records.complain(NAME, worse)
 
 
@@ -128,7 +111,3 @@ def _must_be(names: Iterable[str], known: Iterable[str], what: str) -> None:
     for name in names:
         if name not in known:
             raise Complaint(f"{name} is not {what}")
-
-
-def _docs(options: argparse.Namespace) -> int:
-    return page_of_records.write(NAME, docs, records.load_all(), options.check)

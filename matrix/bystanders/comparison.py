@@ -19,12 +19,14 @@ _WHOLE = float("inf")
 _HANGS = "hangs"
 
 
-class State(enum.Enum):
+class State(str, enum.Enum):
     SAME = "same"  # bitwise identical, with as many collectives
     ENDED = "ended"  # both raise the same exception, after the same results or those of plain PyTorch
     RIGHT = "right"  # matches plain PyTorch where results differ; or the same with fewer collectives
     OTHER = "other"  # does not match plain PyTorch, with or without the patches: no patch's bug
     WORSE = "worse"  # wrong, less accurate, ended early or with ranks that disagree, where the other run was not
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,16 @@ class Verdict:
     """
 
     state: State
-    why: str
+    why: str = ""
     before: float = 0.0
     after: float = 0.0
     collectives: int = 0
     syncs: int = 0
     peak: int = 0
+
+    @property
+    def worse(self) -> bool:
+        return self.state == State.WORSE
 
 
 def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verdict:

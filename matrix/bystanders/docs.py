@@ -1,21 +1,19 @@
-"""Writes docs/bystanders.md from the records and their explanations."""
+"""build/pages/bystanders.md, from the records and their explanations."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dsfix.catalogue import registry
 from matrix.bystanders import explanations, records, scenario, space
-from matrix.bystanders.comparison import State
-from matrix.bystanders.records import Found, Record
+from matrix.bystanders.comparison import State, Verdict
+from matrix.bystanders.records import Record
 from matrix.bystanders.space import Job
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "bystanders.md"
 COMMAND = "python -m tox run -e bystanders"
-_EXPLAINED = (State.OTHER.value, State.WORSE.value)
+_EXPLAINED = (State.OTHER, State.WORSE)
 
 #: Patches of releases that are not in the records -> the test that runs a job without the bug on one of theirs.
 TESTED = {"zero_to_fp32_integer_buffers_in_0_19_7": "tests/launchers/test_programs.py"}
@@ -47,7 +45,6 @@ plain PyTorch in fp32.
 
 runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script,
 and for patches that apply to none of these those of few scripts on {", ".join(space.PARTS)}.
-`-- docs` writes this page from what has been run so far.
 
 - *same*: bitwise identical with and without dsfix, with the same collectives
 - *right*: results differ, and those with dsfix match PyTorch within rounding; or the same with fewer collectives
@@ -57,16 +54,12 @@ and for patches that apply to none of these those of few scripts on {", ".join(s
 """
 
 
-def worse(record: Record, others: bool = False) -> list[str]:
-    """One sentence for each job that one patch, or all of them, make worse without an explanation.
-
-    others: also for each that is wrong with and without them.
-    """
+def worse(record: Record) -> list[str]:
+    """One sentence for each job that one patch, or all of them, make worse without an explanation."""
     return [
         f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {found.why}"
         for job, patch_id, found in _findings(record)
-        if (found.worse or (others and found.state == State.OTHER.value))
-        and not explanations.of(job, record.release, found, patch_id)
+        if found.worse and not explanations.of(job, record.release, found, patch_id)
     ]
 
 
@@ -97,7 +90,7 @@ def worked_around(patch_id: str) -> list[str]:
     return [*scripts, *([f"`{WORKED_AROUND[patch_id]}`"] if patch_id in WORKED_AROUND else [])]
 
 
-def _findings(record: Record) -> Iterator[tuple[Job, str, Found]]:
+def _findings(record: Record) -> Iterator[tuple[Job, str, Verdict]]:
     """The verdicts on all patches (patch id "") and on single ones."""
     for job in space.jobs():
         run = record.jobs.get(job.id)
@@ -119,7 +112,7 @@ def render(found: Sequence[Record]) -> str:
 
 
 def _overview(found: Sequence[Record]) -> str:
-    states = [each.value for each in State]
+    states = list(State)
     lines = [
         f"| release | jobs | {' | '.join(states)} | patch statements run | date |",
         f"| --- | --- | {' | '.join('---' for _ in states)} | --- | --- |",
@@ -195,7 +188,7 @@ def of(patch_id: str, found: Sequence[Record]) -> OfPatch | None:
     run, statements = records.share(record, patch_id)
     jobs = sum(patch_id in each.run for each in record.jobs.values())
     ones = [each.one[patch_id] for each in record.jobs.values() if patch_id in each.one]
-    same = [each for each in ones if each.state == State.SAME.value]
+    same = [each for each in ones if each.state == State.SAME]
     added = (
         tuple(max(getattr(each, name) for each in same) for name in ("collectives", "syncs", "peak")) if same else None
     )
@@ -221,7 +214,7 @@ def _explained(record: Record) -> str:
     return "\n".join(parts)
 
 
-def _off(one: Found) -> str:
+def _off(one: Verdict) -> str:
     return f"({one.before:.3g} without, {one.after:.3g} with)"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
 
-from matrix.bystanders.records import Found
+from matrix.bystanders.comparison import Verdict
 from matrix.bystanders.space import Job
 
 
@@ -25,7 +25,7 @@ class Explanation:
     patches: Collection[str] = ()
     why: str = ""
 
-    def fits(self, job: Job, release: str, found: Found, patch_id: str) -> bool:
+    def fits(self, job: Job, release: str, found: Verdict, patch_id: str) -> bool:
         return (
             (not self.scenarios or job.scenario.name in self.scenarios)
             and found.state in self.states
@@ -355,6 +355,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 )
 
 
-def of(job: Job, release: str, found: Found, patch_id: str) -> list[Explanation]:
+def of(job: Job, release: str, found: Verdict, patch_id: str) -> list[Explanation]:
     """The explanations that apply. patch_id: the patch judged alone, "" for all patches."""
     return [each for each in EXPLANATIONS if each.fits(job, release, found, patch_id)]

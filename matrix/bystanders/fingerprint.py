@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = "matrix.bystanders.scenarios"
+_DECORATORS = ("scenario(", "settings(")  # which do not count
 
 Place = tuple[str, str]  # a module, and a name in it or "" for the module
 
@@ -97,7 +98,7 @@ class _Bare(ast.NodeTransformer):
             node.body[0] = ast.Pass()
         if isinstance(node, ast.FunctionDef):
             node.returns = None
-            others = [each for each in node.decorator_list if not ast.unparse(each).startswith("scenario(")]
+            others = [each for each in node.decorator_list if not ast.unparse(each).startswith(_DECORATORS)]
             node.decorator_list = others
         elif isinstance(node, ast.arg):
             node.annotation = None

@@ -140,6 +140,11 @@ class Job:
             self.note(f"step {step}: loss of micro-batch {micro}", value)
         self.look(engine, f"step {step}")
 
+    def steps(self, engine: Any, steps: Iterable[int], *given: Any, **options: Any) -> None:
+        """Ordinary optimizer steps, each as `train` with what else is given."""
+        for step in steps:
+            self.train(engine, step, *given, **options)
+
     def train_on_tokens(self, engine: Any, step: int) -> None:
         """One optimizer step of a `Transformer` on next-token prediction."""
 
@@ -159,15 +164,13 @@ class Job:
         optimizer, load: as for `load`.
         """
         engine = make(0)
-        for step in range(2):
-            self.train(engine, step)
+        self.steps(engine, range(2))
         self.save(engine, "two")
         tag = convert("two")
         engine = make(1)
         self.load(engine, tag, optimizer, **load)
         self.look(engine, "loaded")
-        for step in range(2, 5):
-            self.train(engine, step)
+        self.steps(engine, range(2, 5))
 
     def look(self, engine: Any, label: str) -> None:
         """Note how far the parameters have moved, the gradient norm and the number of skipped steps."""

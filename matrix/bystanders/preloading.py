@@ -7,7 +7,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import matrix  # noqa: F401 isort: skip  for the ranks; takes the checkout, whose dsfix/ has no patches, off sys.path again
 
-import dsfix.lab.half  # noqa: F401
+import dsfix.patches._half  # noqa: F401
+
 from dsfix.lab import accelerator
 
 accelerator.prepare()

@@ -14,10 +14,9 @@ a changed line.
 from __future__ import annotations
 
 import itertools
-import os
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from matrix import fingerprints, proofs
+from matrix import files, fingerprints, proofs
 from matrix.bystanders import space
 from matrix.bystanders.comparison import State, Verdict
 from matrix.bystanders.space import Job
@@ -36,32 +35,15 @@ _NONE = "-"
 _COUNTS = {"c": "collectives", "s": "syncs", "p": "peak"}
 
 
-@dataclass(frozen=True)
-class Found:
-    """A recorded verdict on all patches or on one; numbers have three significant digits."""
-
-    state: str
-    why: str = ""
-    before: float = 0.0
-    after: float = 0.0
-    collectives: int = 0
-    syncs: int = 0
-    peak: int = 0
-
-    @property
-    def worse(self) -> bool:
-        return self.state == State.WORSE.value
-
-
 @dataclass
 class Run:
     """One job with all patches compared with none. script: the scenario's fingerprint. run: patch id -> the numbers of
     its statements that were run, as bits of a hexadecimal number. one: patch id -> the verdict on that patch alone."""
 
     script: str
-    found: Found
+    found: Verdict
     run: Mapping[str, str] = field(default_factory=dict)
-    one: dict[str, Found] = field(default_factory=dict)
+    one: dict[str, Verdict] = field(default_factory=dict)
 
 
 @dataclass
@@ -92,13 +74,10 @@ class Record:
         return (judged or not through) and self.proved.get(patch_id) == fingerprints.of_changes(catalogue()[patch_id])
 
 
-def found(verdict: Verdict) -> Found:
-    """The verdict as it is recorded: without paths, numbers rounded."""
+def rounded(verdict: Verdict) -> Verdict:
+    """The verdict as it is recorded: without paths, numbers with three significant digits."""
     why = " ".join(proofs.without_paths(verdict.why).split())[:_LONGEST]
-    numbers: dict[str, Any] = {name: float(f"{getattr(verdict, name):.3g}") for name in ("before", "after")}
-    return Found(
-        verdict.state.value, why, **numbers, **{n: getattr(verdict, n) for n in ("collectives", "syncs", "peak")}
-    )
+    return replace(verdict, why=why, before=float(f"{verdict.before:.3g}"), after=float(f"{verdict.after:.3g}"))
 
 
 def load(release: str, directory: Path = DIRECTORY) -> Record:
@@ -144,7 +123,7 @@ def _pairs(text: str) -> Iterator[str]:
     return (text[at : at + 2] for at in range(0, len(text), 2))
 
 
-def _verdict(text: str, why: Mapping[str, str]) -> Found:
+def _verdict(text: str, why: Mapping[str, str]) -> Verdict:
     state, *rest = text.split(" ")
     given: dict[str, Any] = {}
     for each in rest:
@@ -155,7 +134,7 @@ def _verdict(text: str, why: Mapping[str, str]) -> Found:
         else:
             before, _, after = each.partition("/")
             given.update(before=float(before), after=float(after or before))
-    return Found(state, **given)
+    return Verdict(State(state), **given)
 
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
@@ -175,11 +154,7 @@ def home(patch_id: str, found: Sequence[Record]) -> Record | None:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the whole record atomically."""
-    directory.mkdir(exist_ok=True)
-    partial = directory / f".{record.release}.partial"
-    partial.write_text(_written(record), encoding="utf-8")
-    os.replace(partial, directory / f"{record.release}.txt")
+    files.replace(directory / f"{record.release}.txt", _written(record))
 
 
 def _written(record: Record) -> str:
@@ -208,8 +183,8 @@ def _written(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(each: Found, record: Record) -> str:
-    parts = [each.state, *([f":{record.codes[each.why]}"] if each.why else [])]
+def _told(each: Verdict, record: Record) -> str:
+    parts = [str(each.state), *([f":{record.codes[each.why]}"] if each.why else [])]
     if each.before or each.after:
         parts.append(f"{each.before:g}" if each.before == each.after else f"{each.before:g}/{each.after:g}")
     parts += [f"{letter}{value}" for letter, name in _COUNTS.items() if (value := getattr(each, name))]

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from dsfix.catalogue.registry import catalogue
 from matrix import fingerprints
 from matrix.bystanders import records, space
-from matrix.bystanders.comparison import State, judge
-from matrix.bystanders.records import Found, Record, Run
+from matrix.bystanders.comparison import State, Verdict, judge
+from matrix.bystanders.records import Record, Run
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
 from matrix.progress import Meter
@@ -55,7 +55,7 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
     """
     changes = fingerprints.of_changes(catalogue()[patch_id])
     chosen = list(_through(record, patch_id, every)) or space.samples(every)
-    fresh: dict[str, tuple[Found, Seen]] = {}
+    fresh: dict[str, tuple[Verdict, Seen]] = {}
     for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):
         fresh[job.id] = seen
     rank = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
@@ -83,28 +83,28 @@ def _applied(rank: Mapping[str, Any]) -> list[str]:
     return [name for name, outcome in rank["patches"].items() if outcome in _APPLIES]
 
 
-def _all(job: Job, trials: Trials) -> tuple[Found, Seen]:
+def _all(job: Job, trials: Trials) -> tuple[Verdict, Seen]:
     seen = trials.run(job, ALL)
     return _judged(job, trials, trials.run(job, NONE), seen, lambda: trials.run(job, ALL)), seen
 
 
-def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Found, Seen]:
+def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, Seen]:
     default = catalogue()[patch_id].patch.default
     before, after = (without(patch_id), ALL) if default else (ALL, with_also(patch_id))
     seen = trials.run(job, after)
     if patch_id not in seen.run:
-        return Found(State.SAME.value), seen
+        return Verdict(State.SAME), seen
     if default and not trials.starts(before):
-        return Found(State.RIGHT.value, "DeepSpeed cannot be imported without it"), seen
+        return Verdict(State.RIGHT, "DeepSpeed cannot be imported without it"), seen
     return _judged(job, trials, trials.run(job, before), seen, lambda: trials.run(job, after)), seen
 
 
-def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable[[], Seen]) -> Found:
+def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable[[], Seen]) -> Verdict:
     plain = trials.run(job, PLAIN) if job.scenario.reference else None
     verdict = judge(job.setting["precision"], before, after, plain)
     if verdict.state is State.WORSE:  # repeated, because a busy machine can hang or kill a correct job
         verdict = judge(job.setting["precision"], before, again(), plain)
-    return records.found(verdict)
+    return records.rounded(verdict)
 
 
 def _through(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Job]:

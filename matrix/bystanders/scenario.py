@@ -7,12 +7,15 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matrix.bystanders import fingerprint
 
 if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+    from matrix.bystanders.job import Batch as Batch
+    from matrix.bystanders.job import Job as Job
+else:
+    Batch = Job = Any  # they import torch, which a list of the scenarios does not need
 
 Levels = Mapping[str, str]
 
@@ -48,27 +51,37 @@ class Scenario:
         return fingerprint.of(self.run.__module__, self.run.__name__, self.reference)
 
 
+Script = Callable[[Job], None]
+_FIELDS = ("pinned", "reference", "works_around", "release")
 _known: dict[str, Scenario] = {}
+_given: dict[Script, Mapping[str, Any]] = {}
 
 
-def scenario(
-    title: str,
-    *,
-    pinned: Sequence[Levels] = (),
-    reference: bool = True,
-    works_around: Sequence[str] = (),
-    release: str = "",
-    **only: Sequence[str],
-) -> Callable[[Callable[[Job], None]], Callable[[Job], None]]:
-    """Register the decorated function as a scenario. Raises ValueError for a duplicate name."""
+def scenario(title: str, **given: Any) -> Callable[[Script], Script]:
+    """Register the decorated function as a scenario. given: fields of Scenario, and factor -> levels.
 
-    def register(run: Callable[[Job], None]) -> Callable[[Job], None]:
+    Raises ValueError for a duplicate name.
+    """
+
+    def register(run: Script) -> Script:
         if run.__name__ in _known:
             raise ValueError(f"duplicate scenario {run.__name__}")
-        _known[run.__name__] = Scenario(title, run, only, pinned, reference, works_around, release)
+        only = {**given, **_given.pop(run, {})}
+        fields = {name: only.pop(name) for name in _FIELDS if name in only}
+        _known[run.__name__] = Scenario(title, run, only, **fields)
         return run
 
     return register
+
+
+def settings(**given: Any) -> Callable[[Script], Script]:
+    """What `scenario` is given as well, in a line below it, where its own is full."""
+
+    def keep(run: Script) -> Script:
+        _given[run] = given
+        return run
+
+    return keep
 
 
 @functools.cache

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.cuda.schedule import variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.preload import Preloaded
@@ -65,31 +63,21 @@ class Seen:
         return found
 
 
-class Trials:
+class Trials(ExitStack):
     """Runs the jobs of one release; thread-safe. A context manager.
 
-    marks: whether the patch statements that run are recorded. schedule: that the emulated device follows with
-    DeepSpeed; plain PyTorch stays the same reference. Raises environments.Unavailable if the release cannot be
+    marks: whether the patch statements that run are recorded. Raises environments.Unavailable if the release cannot be
     installed.
     """
 
-    def __init__(self, release: str, marks: bool = True, schedule: str = "") -> None:
+    def __init__(self, release: str, marks: bool = True) -> None:
+        super().__init__()
         self._release = release
-        self._schedule = schedule
         self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
         self.path = environments.installed(release)
-        self._stack = ExitStack()
         self._servers: dict[str, Preloaded] = {}
         self._cannot_start: set[str] = set()  # variants
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Trials:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, job: Job, variant: str) -> Seen:
         """What the job's ranks observed. Runs that do not depend on the patches are kept in dsfix's cache."""
@@ -109,8 +97,6 @@ class Trials:
         with tempfile.TemporaryDirectory(prefix="dsfix-bystander-") as name:
             scratch = Path(name)
             environment = {**isolated(scratch), "PYTHONPATH": str(self.path)}
-            if variant != PLAIN:
-                environment.update(variables(self._schedule, races=False))
             work = scratch / "work"
             work.mkdir()
             how = "plain" if variant == PLAIN else "deepspeed"
@@ -140,13 +126,11 @@ class Trials:
         with self._lock:
             if variant not in self._servers:
                 environment = {"PYTHONPATH": str(self.path), **_environment(variant)}
-                self._servers[variant] = self._stack.enter_context(
-                    Preloaded("cuda", *self._scripts, environment=environment)
-                )
+                self._servers[variant] = self.enter_context(Preloaded("cuda", *self._scripts, environment=environment))
             return self._servers[variant]
 
     def _kept(self, job: Job, variant: str) -> Path | None:
-        if variant not in (NONE, PLAIN) or (variant == NONE and self._schedule):
+        if variant not in (NONE, PLAIN):
             return None
         release = "plain" if variant == PLAIN else self._release
         parts = [job.scenario.fingerprint(), *(_file(each) for each in _framework())]

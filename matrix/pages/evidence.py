@@ -58,14 +58,6 @@ class Evidence:
         judged = (cell for columns in self.cells.values() for cell in columns[column.name].values())
         return [each.cell for each in judged if each.cell is not None]
 
-    def counts(self, column: Column) -> dict[State, int]:
-        """State -> number of the column's cells."""
-        found = dict.fromkeys(State, 0)
-        for columns in self.cells.values():
-            for each in columns[column.name].values():
-                found[each.state] += 1
-        return found
-
 
 def collect(entries: Iterable[Entry], table: Table, directory: Path = proofs.DIRECTORY) -> Evidence:
     """Read and judge the records of these patches. Raises Complaint for a damaged record."""

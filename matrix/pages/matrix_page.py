@@ -12,15 +12,22 @@ from typing import Any
 
 from matrix.proofs import State
 
-from . import data, markdown
+from . import data
 
+GLYPHS = {
+    State.FIXED: ("●", "the bug occurred without the patch and not with it"),
+    State.NOT_AFFECTED: ("·", "no bug, and the patch was not applied"),
+    State.CANNOT_TELL: ("?", "it could not be determined"),
+    State.WRONG: ("✕", "the result contradicts the patch's range"),
+    State.NOT_RUN: ("-", "not run with this version of the patch"),
+}
 _HERE = Path(__file__).parent
 
 
 def render(tree: Mapping[str, Any]) -> str:
     """The page; `tree` is the result of `data.tree`."""
     style, script = (f"\n{_part(name)}" for name in ("index.css", "index.js"))
-    states = {state.value: markdown.GLYPHS[state] for state in State}
+    states = {state.value: glyph for state, glyph in GLYPHS.items()}
     # no text in it can end the element: in JSON, "<" occurs only inside strings
     embedded = json.dumps({**data.packed(tree), "states": states}, separators=(",", ":")).replace("<", "\\u003c")
     return Template(_part("index.html")).substitute(

@@ -30,7 +30,7 @@ in kernels is not counted. `python -m dsfix list --upstream` says it for the ins
 | --- | --- | --- |
 {states}
 A range with "about" is a guess from the history; the others were read in the source, and those of patches were run:
-[matrix.md](matrix.md).
+[the matrix](matrix/index.html).
 
 ## By release
 

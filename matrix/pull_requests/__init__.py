@@ -1,1 +1,5 @@
-"""`diff ID --upstream` on a clone of DeepSpeed: does each test fail before its fix, and pass after it?"""
+"""A patch as a pull request for DeepSpeed: the edits in its own files, and a unit test made from the reproduction.
+
+`text.py` has the places of syntax trees in source text; `reading.py` finds what a piece of code refers to, `writing.py`
+writes it for another file; `fix.py` and `unit_test.py` use them. `tree.py` tries the result in a clone of DeepSpeed.
+"""

@@ -1,105 +1,80 @@
-"""`upstream patches`: the diffs that `diff ID --upstream` writes, applied and tested on a clone of DeepSpeed."""
+"""`upstream patches`: patches as changes of a clone of DeepSpeed, each with a test."""
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from dsfix.cli.exits import OK, TROUBLE
+from dsfix.catalogue.registry import catalogue
+from dsfix.cli.exits import Complaint
 from matrix import page_of_records
-from matrix.pull_requests import records
-from matrix.pull_requests.records import Record, Row
-from matrix.pull_requests.tree import Tree
+from matrix.pull_requests import tree
 
 NAME = "patches"
-HELP = "`diff ID --upstream` on a clone of DeepSpeed: whether each test fails before the fix and passes after it"
+HELP = "patches as changes of a clone of DeepSpeed, each with a test"
 _SECONDS = 900.0
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     commands = command.add_subparsers(required=True, metavar="COMMAND")
-    runs = commands.add_parser("run", help="run what is not in the record of this commit")
-    runs.add_argument("--clone", type=Path, required=True, metavar="DIR", help="a clone of DeepSpeed, at a tag")
-    runs.add_argument("--patch", nargs="+", default=(), metavar="ID", help="these patches only")
-    runs.add_argument("--again", action="store_true", help="run what is in the record again")
+    one = commands.add_parser("apply", help="make the change in the clone: the fix, and a test that fails without it")
+    one.add_argument("patch", metavar="ID")
+    one.set_defaults(action=_apply)
+    runs = commands.add_parser(
+        "run", help="in a copy of the clone: each test has to fail before its fix and pass after"
+    )
+    runs.add_argument(
+        "--patch", nargs="+", default=(), metavar="ID", help="these patches only (default: all that apply)"
+    )
     runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="time limit of one test")
     runs.set_defaults(action=_run)
+    for each in (one, runs):
+        each.add_argument("--clone", type=Path, required=True, metavar="DIR", help="a clone of DeepSpeed")
+
+
+def _apply(options: argparse.Namespace) -> int:
+    """0 if the fix was made, also where there is no test for it. Raises Complaint."""
+    _known(options.patch)
+    with tempfile.TemporaryDirectory(prefix="dsfix-pull-request-") as scratch:
+        found = tree.pull_requests(options.clone.resolve(), Path(scratch), [options.patch])[options.patch]
+    wrong = tree.apply(options.clone, found["diff"]) if found["diff"] else ""
+    status = page_of_records.complain(NAME, [*found["notes"], *filter(None, [wrong])])
+    return status if wrong or not found["diff"] else 0
 
 
 def _run(options: argparse.Namespace) -> int:
     """0 if each diff applies, and each test that is run fails before and passes after. Raises Complaint."""
-    with tempfile.TemporaryDirectory(prefix="dsfix-pull-requests-") as scratch:
-        tree = Tree(options.clone, Path(scratch), options.seconds)
-        record = records.load()
-        if record.tree != tree.name:
-            record = Record(tree.name)
-        known = {*record.rows} - ({*options.patch} or {*record.rows} if options.again else set())
-        asked = [each for each in options.patch or tree.patches() if each not in known]
-        try:
-            _all(tree, record, asked)
-        finally:
-            tree.close()
-    wrong = [
-        f"{name}: {row.applies or row.after}" for name, row in record.rows.items() if name in asked and row.trouble
-    ]
-    status = page_of_records.complain(NAME, wrong)
-    return TROUBLE if status else OK
+    _known(*options.patch)
+    wrong = []
+    with tempfile.TemporaryDirectory(prefix="dsfix-pull-requests-") as name:
+        scratch, copy = Path(name), Path(name, "DeepSpeed")
+        tree.copy(options.clone, copy)
+        for patch_id, found in tree.pull_requests(copy, scratch, options.patch).items():
+            told, fine = _tried(copy, scratch, found, options.seconds)
+            print(f"{patch_id}: {told}", flush=True)
+            wrong += [] if fine else [f"{patch_id}: {told}"]
+    return page_of_records.complain(NAME, wrong)
 
 
-def _all(tree: Tree, record: Record, asked: list[str]) -> None:
-    """First all tests without a fix, in one process, then each with its own."""
-    made = {}
-    for patch_id in asked:
-        found = tree.diff(patch_id)
-        if not found["diff"] and "does not apply here" in found["notes"][0]:
-            continue  # off by default, and the tree does not have its bug
-        row = Row(lines=_size(found["diff"]), notes=found["notes"], test=found["test"])
-        row.applies = tree.apply(found["diff"], "--check") if found["diff"] else ""
-        record.rows[patch_id] = row
-        if row.test and not row.applies:
-            made[patch_id] = found["diff"]
-        print(f"{patch_id}: {row.lines} lines, {row.applies or row.test or row.notes}", flush=True)
-    for diff in made.values():
-        tree.apply(diff, "--include=tests/*")
-    before = tree.test([record.rows[each].test for each in made]) if made else {}
-    for patch_id, diff in made.items():
-        row = record.rows[patch_id]
-        seen = before[row.test]
-        row.before = [seen.outcome, seen.detail]
-        if seen.outcome != "skipped":
-            row.after = _after(tree, diff, row.test)
-            if row.insufficient:
-                row.with_others = _with_others(tree, made, patch_id)
-        print(f"{patch_id}: {row.before}, then {row.after} {row.with_others}", flush=True)
-        record.date = datetime.date.today().isoformat()
-        records.save(record)
-    records.save(record)
+def _tried(copy: Path, scratch: Path, found: Mapping[str, Any], seconds: float) -> tuple[str, bool]:
+    """What became of a pull request, and whether that is well."""
+    diff, test = found["diff"], found["test"]
+    refused = tree.apply(copy, diff, "--check") if diff else ""
+    if refused or not test:
+        return refused or "; ".join(found["notes"]), not refused
+    tree.apply(copy, diff, "--include=tests/*")
+    before = tree.test(copy, scratch, test, seconds)
+    tree.apply(copy, diff, "--exclude=tests/*")
+    after = before if before.outcome == "skipped" else tree.test(copy, scratch, test, seconds)
+    tree.apply(copy, diff, "--reverse")
+    told = ", then ".join(": ".join(filter(None, each)) for each in dict.fromkeys([before, after]))
+    return told, (before.outcome, after.outcome) in (("failed", "passed"), ("skipped", "skipped"))
 
 
-def _after(tree: Tree, diff: str, test: str) -> list[str]:
-    tree.apply(diff, "--exclude=tests/*")
-    seen = tree.test([test])[test]
-    tree.apply(diff, "--exclude=tests/*", "--reverse")
-    return [seen.outcome, seen.detail]
-
-
-def _with_others(tree: Tree, made: dict[str, str], patch_id: str) -> list[str]:
-    """The same with all other fixes that apply on top: the test may meet another of the bugs."""
-    applied = [patch_id]
-    tree.apply(made[patch_id], "--exclude=tests/*")
-    for other, diff in made.items():
-        if other != patch_id and not tree.apply(diff, "--exclude=tests/*"):
-            applied.append(other)
-    test = f"tests/{made[patch_id].rpartition('+++ b/tests/')[2].partition(chr(10))[0]}"
-    seen = tree.test([test])[test]
-    for each in reversed(applied):
-        tree.apply(made[each], "--exclude=tests/*", "--reverse")
-    return [seen.outcome, seen.detail]
-
-
-def _size(diff: str) -> int:
-    """Lines that the fix adds and removes, without its test."""
-    source = diff.partition("diff --git a/tests/")[0].splitlines()
-    return sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in source if line)
+def _known(*ids: str) -> None:
+    for each in ids:
+        if each not in catalogue():
+            raise Complaint(f"no patch is called {each!r}")

@@ -78,10 +78,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         Kind.DIAGNOSIS,
         "`ds_to_universal` reads Adam's two moments; with an optimizer that has none it raises a KeyError and writes "
         "nothing that can be loaded. `dsfix explain`: universal_checkpoint_not_of_adam.",
-        levels={
-            "optimizer": ("SGD", "client's SGD", "client's Adagrad"),
-            "save": ("universal",),
-        },
+        levels={"optimizer": ("SGD", "client's SGD", "client's Adagrad"), "save": ("universal",)},
         what=("error",),
         detail=r"KeyError: 'exp_avg'",
         links=(f"{_SOURCE}/checkpoint/ds_to_universal.py",),

@@ -5,7 +5,7 @@ import importlib
 import dsfix.audit.assemble
 import dsfix.audit.observe
 import dsfix.audit.saving
-import dsfix.lab.half  # noqa: F401
+import dsfix.lab.kernels  # noqa: F401
 from dsfix.lab import accelerator
 
 accelerator.prepare()

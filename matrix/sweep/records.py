@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.cli.exits import Complaint
-from matrix import proofs
+from matrix import files, proofs
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")  # dsfix's patches
@@ -163,21 +163,13 @@ def _difference(data: Any) -> Found:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the whole record atomically, one config or class per line."""
-    directory.mkdir(exist_ok=True)
-    head = {name: getattr(record, name) for name in ("release", "date", "device", "versions", "patches")}
-    lines = [f" {json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
-    runs = [
-        f"  {json.dumps(config)}: {json.dumps({variant: _row(run) for variant, run in sorted(variants.items())})}"
+    """One config or class per line."""
+    runs = {
+        config: {variant: _row(run) for variant, run in sorted(variants.items())}
         for config, variants in sorted(record.runs.items())
-    ]
-    classes = [f"  {json.dumps(asdict(each))}" for each in record.classes]
-    text = "\n".join(
-        ["{", *lines, ' "runs": {', ",\n".join(runs), " },", ' "classes": [', ",\n".join(classes), " ]", "}"]
-    )
-    partial = directory / f".{record.release}.partial"
-    partial.write_text(text + "\n", encoding="utf-8")
-    os.replace(partial, directory / f"{record.release}.json")
+    }
+    data = {**vars(record), "runs": runs, "classes": [asdict(each) for each in record.classes]}
+    files.replace(directory / f"{record.release}.json", files.lines(data, "runs", "classes"))
 
 
 def _row(run: Run) -> dict[str, Any]:

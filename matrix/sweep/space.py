@@ -134,11 +134,7 @@ FACTORS: Mapping[str, Mapping[str, Level]] = {
     },
     "zero_init": {"no": _UNSET, "yes": _plan(zero_init=True)},
     "groups": {"one": _plan(groups=False), "several": _plan(groups=True)},
-    "trained": {
-        "all": _plan(freeze="none"),
-        "part": _plan(freeze="part"),
-        "LoRA": _plan(freeze="base", lora=True),
-    },
+    "trained": {"all": _plan(freeze="none"), "part": _plan(freeze="part"), "LoRA": _plan(freeze="base", lora=True)},
     "left out": {"nothing": _plan(left_out=False), "a module, in every second step": _plan(left_out=True)},
     "checkpointing": {each: _plan(checkpointing=each) for each in ("none", "reentrant", "non-reentrant")},
     "backwards": {

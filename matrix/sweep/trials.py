@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from dsfix.audit.agreement import AuditVerdict
 from dsfix.audit.trial import trial
@@ -26,16 +25,16 @@ _SCRIPT = Path(__file__).with_name("preloading.py")
 Command = Callable[[str], Sequence[str]]
 
 
-class Trials:
+class Trials(ExitStack):
     """Runs configs of one release; thread-safe. A context manager.
 
     Raises environments.Unavailable if the release cannot be installed.
     """
 
     def __init__(self, release: str) -> None:
+        super().__init__()
         self._release = release
         self._path = environments.installed(release)
-        self._stack = ExitStack()
         self._commands: dict[tuple[str, ...] | None, Command] = {}
 
     def __enter__(self) -> Trials:
@@ -48,15 +47,10 @@ class Trials:
 
     def _preloaded(self, otherwise: Command, *scripts: Path, environment: Mapping[str, str] | None = None) -> Command:
         try:
-            return self._stack.enter_context(Preloaded("cuda", *scripts, environment=environment)).command
+            return self.enter_context(Preloaded("cuda", *scripts, environment=environment)).command
         except LabUnavailable as reason:
             print(f"each process imports more itself: {reason}", file=sys.stderr)
             return otherwise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def run(self, row: Row, variant: str, left_out: Sequence[str] = ()) -> AuditVerdict:
         """The audit's verdict on one config. left_out: patches to disable in the variant "with".

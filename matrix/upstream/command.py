@@ -32,7 +32,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     runs.add_argument("--limit", type=int, metavar="N", help="at most N parameters of each test function")
     runs.add_argument("--test", nargs="+", default=(), metavar="ID", help="only tests whose ids start like this")
     runs.add_argument("--again", action="store_true", help="run tests that are in the record again")
-    runs.add_argument("--worse", action="store_true", help="run only the tests that are worse in the record again")
     runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="time limit of one test")
     runs.add_argument("--ranks", type=int, default=_RANKS, metavar="N", help="tests that need more are skipped")
     runs.set_defaults(action=_run)
@@ -60,9 +59,7 @@ def _run(options: argparse.Namespace) -> int:
             record.uncollected = uncollected
             record.collected = len([test for test in found if not selection.left_out(test)]) if record.own else 0
         tests = running.chosen(found, record, options.test, options.limit)
-        if options.worse:
-            tests = [test for test in tests if test in record.runs and record.runs[test].worse]
-        running.run(record, session, tests, options.again or options.worse)
+        running.run(record, session, tests, options.again)
         running.find_patches(record, session)
     begin = f"{record.release}, tests of {record.tests}: "
     faults = docs.faults(records.load_all())

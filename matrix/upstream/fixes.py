@@ -32,12 +32,7 @@ _UNIVERSAL = "unit/checkpoint/test_universal_checkpoint.py::TestZeROUniversalChe
 
 #: test ids are those of the newest tag
 FIXES: tuple[Fix, ...] = (
-    Fix(
-        6597,
-        "0.15.3",
-        (f"{_SCHEDULERS}::TestGetLrBeforeTrain",),
-        ("warmup_first_step", "warmup_cosine_first_step"),
-    ),
+    Fix(6597, "0.15.3", (f"{_SCHEDULERS}::TestGetLrBeforeTrain",), ("warmup_first_step", "warmup_cosine_first_step")),
     Fix(
         7018,
         "0.16.5",
@@ -52,10 +47,7 @@ FIXES: tuple[Fix, ...] = (
         ("universal_checkpoint_subgroups", "universal_checkpoint_load_subgroups"),
     ),
     Fix(
-        7707,
-        "0.18.3",
-        ("unit/checkpoint/test_zero_optimizer.py::TestZeROPPLoadCheckpoint",),
-        ("hpz_stale_secondary",),
+        7707, "0.18.3", ("unit/checkpoint/test_zero_optimizer.py::TestZeROPPLoadCheckpoint",), ("hpz_stale_secondary",)
     ),
     Fix(
         7724,
@@ -93,12 +85,7 @@ FIXES: tuple[Fix, ...] = (
         ("muon_reduce_scatter",),
     ),
     Fix(7965, "0.19.0", (f"{_ZERO_V1}/test_overlap_comm_record_stream.py::{_COPY}",)),
-    Fix(
-        7967,
-        "0.19.0",
-        (f"{_ZERO_V1}/test_zero_cpu_offload_grad_accum.py",),
-        ("zero2_offload_accumulation_drops",),
-    ),
+    Fix(7967, "0.19.0", (f"{_ZERO_V1}/test_zero_cpu_offload_grad_accum.py",), ("zero2_offload_accumulation_drops",)),
     Fix(
         7969,
         "0.19.0",
@@ -131,12 +118,7 @@ FIXES: tuple[Fix, ...] = (
     Fix(8009, "0.19.1", (f"{_ZERO}/test_zero_late_module_attach.py",), ("zero3_late_attached_module",)),
     Fix(8043, "0.19.2", (f"{_ZERO}/test_unwrap_model.py::TestUnwrapModelTraceInvalidate",)),
     Fix(8080, "0.19.3", (f"{_ZERO_V1}/test_overlap_comm_record_stream.py",)),
-    Fix(
-        8144,
-        "0.19.3",
-        (f"{_ZERO}/test_zero_hook_attribute_delegation.py",),
-        ("zero3_delegating_wrapper",),
-    ),
+    Fix(8144, "0.19.3", (f"{_ZERO}/test_zero_hook_attribute_delegation.py",), ("zero3_delegating_wrapper",)),
     Fix(8142, "0.19.3", (f"{_SCHEDULERS}::test_warmup_cosine_lr_total_num_steps_equals_warmup",)),
     Fix(
         8148,
@@ -156,12 +138,7 @@ FIXES: tuple[Fix, ...] = (
         ("pipeline_accumulation_scaled_per_stage",),
     ),
     Fix(8155, "0.19.4", ("unit/v1/moe/test_moe.py::test_top",)),
-    Fix(
-        8158,
-        "0.19.4",
-        (f"{_ZERO}/test_zero_allreduce_fetch_params.py",),
-        ("zero3_allreduce_fetch_padding",),
-    ),
+    Fix(8158, "0.19.4", (f"{_ZERO}/test_zero_allreduce_fetch_params.py",), ("zero3_allreduce_fetch_padding",)),
     Fix(8171, "0.19.4", (f"{_SCHEDULERS}::test_warmup_lr_inherits_per_group_lr",), ("warmup_group_rates",)),
 )
 

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from dsfix.cli.exits import Complaint
@@ -41,7 +40,7 @@ class Ended:
     detail: str = ""
 
 
-class Session:
+class Session(ExitStack):
     """The tests of `directory`, a clone of DeepSpeed or its `tests`, on one release. A context manager.
 
     The tests are copied, because they write files and must not find the clone's DeepSpeed. patches: those enabled with
@@ -49,19 +48,19 @@ class Session:
     """
 
     def __init__(self, directory: Path, release: str, seconds: float, ranks: int, patches: Sequence[str] = ()) -> None:
+        super().__init__()
         tests = directory / "tests" if (directory / "tests" / "unit").is_dir() else directory
         if not (tests / "unit").is_dir():
             raise Complaint(f"{directory} has no tests/unit: a clone of DeepSpeed at the release's tag is needed")
         self._source, self._seconds, self._ranks, self._patches = tests, seconds, ranks, patches
         self._path = environments.installed(release)
         self._extensions = cache_directory() / "upstream" / release
-        self._stack = ExitStack()
         self.versions: dict[str, str] = {}
 
     def __enter__(self) -> Session:
         self._extensions.parent.mkdir(parents=True, exist_ok=True)
-        self._stack.enter_context(locked(self._extensions.with_name(f"{self._extensions.name}.lock")))
-        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dsfix-upstream-")))
+        self.enter_context(locked(self._extensions.with_name(f"{self._extensions.name}.lock")))
+        self._scratch = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="dsfix-upstream-")))
         self.tests = self._scratch / "tests"
         self.tests.mkdir()
         for name in _COPIED:
@@ -71,11 +70,6 @@ class Session:
             elif source.is_file():
                 shutil.copy(source, self.tests / name)
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
 
     def collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         """The tests' ids, and file -> why it cannot be collected; cached. Raises Complaint if nothing is collected."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
+
+from matrix import files
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")
@@ -117,16 +118,10 @@ def _run(row: Mapping[str, Any]) -> Run:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the record atomically, one line per test that has been run."""
-    seen = {test: run for test, run in record.runs.items() if run.without or run.patched}
-    head = {name: value for name, value in asdict(record).items() if name != "runs"}
-    lines = ",\n".join(f"  {json.dumps(test)}: {json.dumps(_row(run))}" for test, run in sorted(seen.items()))
-    text = json.dumps(head, indent=1).removesuffix("\n}") + ',\n "runs": {\n' + lines + "\n }\n}\n"
-    directory.mkdir(exist_ok=True)
-    file = path(record.release, record.tests, directory)
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, file)
+    """One line per test that has been run."""
+    runs = {test: _row(run) for test, run in sorted(record.runs.items()) if run.without or run.patched}
+    text = files.lines({**vars(record), "runs": runs}, "uncollected", "runs")
+    files.replace(path(record.release, record.tests, directory), text)
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -41,6 +41,8 @@ PATCH = Patch(
         and self.bfloat16_enabled() and not load_zero_checkpoint):
     take_weights(self.optimizer)""",
             uses=(take_weights,),
+            effect="a checkpoint was loaded without ZeRO's files; an AttributeError would have come",
+            when="load_path is not None and self.bfloat16_enabled() and not load_zero_checkpoint",
         ),
     ),
     symptom=rf"in load_checkpoint[\s\S]*{_MESSAGE}",

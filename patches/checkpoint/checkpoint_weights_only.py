@@ -16,7 +16,7 @@ from __future__ import annotations
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 from ._torch_load import load_whole
 
@@ -37,6 +37,7 @@ PATCH = Patch(
             replace="partition = torch.load(path, map_location=map_location)",
             code="partition = load_whole(torch.load, path, map_location=map_location)",
             uses=(load_whole,),
+            effect=RAN,  # torch reads some files either way
         ),
     ),
     symptom=r"torch_checkpoint_engine\.py[\s\S]*Weights only load failed",
@@ -54,7 +55,7 @@ _SGD = {"lr": 0.1, "momentum": 0.9}  # the momentum shows whether the optimizer'
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import refused, train
+    from ._checkpoints import refused, train
 
     models, reference = lab.models, lab.reference
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

@@ -16,7 +16,7 @@ import os
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 from ._torch_load import load_whole
 
@@ -39,6 +39,7 @@ PATCH = Patch(
             replace=f"sd = {_DEFAULT}",
             code="sd = load_whole(torch.load, path, map_location=map_location)",
             uses=(load_whole,),
+            effect=RAN,  # torch reads some files either way
         )
         for target in (_FAST, _DECOUPLED)
     ),
@@ -65,7 +66,7 @@ _SGD = {"lr": 0.1, "momentum": 0.9}  # the momentum shows whether the optimizer'
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import refused, train
+    from ._checkpoints import refused, train
 
     models, reference = lab.models, lab.reference
     os.environ.update(CROSS_RANK="0", CROSS_SIZE="1")  # as DeepSpeed's launcher does; the writers read them

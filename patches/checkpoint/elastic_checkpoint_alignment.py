@@ -29,12 +29,27 @@ part = all_partition_states[0]
 if torch.is_tensor(part) and part.numel() == self.partition_size[group_id]:
     alignment *= self.nccl_start_alignment_factor
 """
+_SHIFTED = """(
+    alignment > 1
+    and torch.is_tensor(all_partition_states[0])
+    and all_partition_states[0].numel() == self.partition_size[group_id]
+    and -sum(map(torch.numel, all_partition_states)) % alignment
+    != -sum(map(torch.numel, all_partition_states)) % (alignment * self.nccl_start_alignment_factor)
+)"""
 
 PATCH = Patch(
     title="ZeRO-1/2 + elastic_checkpoint: the optimizer states are loaded shifted relative to the weights",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.13.2"},
-    changes=(Edit(_PARTITION, after=f"alignment = {_RANKS}", code=_AS_THE_WEIGHTS),),
+    changes=(
+        Edit(
+            _PARTITION,
+            after=f"alignment = {_RANKS}",
+            code=_AS_THE_WEIGHTS,
+            effect="joined optimizer states were padded like the weights; they would have been shifted",
+            when=_SHIFTED,
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5105": "fixed in 0.13.2",
     },
@@ -49,7 +64,7 @@ _OPTIONS = {"lr": 0.05, "momentum": 0.9}
 
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
-    from dsfix.lab.checkpoints import load_whole_files, train
+    from ._checkpoints import load_whole_files, train
 
     load_whole_files()
     torch, models, reference = lab.torch, lab.models, lab.reference

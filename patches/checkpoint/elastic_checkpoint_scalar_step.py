@@ -53,7 +53,7 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.checkpoints import train
+    from ._checkpoints import train
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     config = {

@@ -34,6 +34,8 @@ PATCH = Patch(
             f"{_OPTIMIZER}.{_STEP}",
             before="assert BASE_OPTIMIZER_STATE_STEP in all_state_dict[0]",
             code="if not any(BASE_OPTIMIZER_STATE_STEP in sd for sd in all_state_dict):\n    return None",
+            effect="the states were loaded without a separate step; an AssertionError would have come",
+            when="not any(BASE_OPTIMIZER_STATE_STEP in sd for sd in all_state_dict)",
         ),
         Edit(
             f"{_OPTIMIZER}._restore_base_optimizer_state",
@@ -48,6 +50,8 @@ PATCH = Patch(
     on_device = group.get('capturable') or group.get('fused')
     self.optimizer.state[p][key] = saved.to(p.device) if on_device else saved.clone()
     continue""",
+            effect="a state without dimensions was loaded as it was; it would have been padded or refused",
+            when="torch.is_tensor(saved) and saved.dim() == 0",
         ),
         Edit(
             f"{_OPTIMIZER}._load_legacy_checkpoint",
@@ -78,7 +82,7 @@ _ADAMW = {"lr": 0.01, "weight_decay": 0.0}
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import train
+    from ._checkpoints import train
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
 

@@ -16,6 +16,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -34,6 +35,7 @@ def state_dict(optimizer: Any) -> Any:
     except KeyError:
         if not isinstance(optimizer, torch.optim.Adagrad):
             raise
+    took_effect(__name__, "the state of replaced parameters was left out; a KeyError would have come")
     own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for each in [each for each in optimizer.state if torch.is_tensor(each) and id(each) not in own]:
         del optimizer.state[each]
@@ -92,7 +94,7 @@ _STEPS = 4
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     configs: dict[str, dict[str, Any]] = {

@@ -22,6 +22,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 from .._shared import take_weights
 
@@ -40,6 +41,7 @@ def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
         return None  # its state is in ZeRO's files
     if not left_to_zero:
         return engine.optimizer.state_dict()
+    ran(__name__)
     try:
         return engine.optimizer.state_dict()
     except Exception as error:  # the weights are saved without the patch, so they must be with it
@@ -57,6 +59,7 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
     if saved is not None:
         try:
             optimizer.load_state_dict(saved, load_optimizer_states=True)
+            took_effect(__name__, "the optimizer's saved state was loaded; it would have been left out")
             return True
         except Exception as error:  # ignored without the patch: the weights may be all that is wanted
             why = f"{type(error).__name__}: {error}"
@@ -64,6 +67,7 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
     from dsfix.log import warn
 
     warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
+    took_effect(__name__, "the optimizer took the checkpoint's weights; it would have kept its own")
     take_weights(optimizer)
     return False
 
@@ -113,7 +117,7 @@ _STEPS = 3
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[lab.models.regression_batch(rank=0, step=step)] for step in range(_STEPS + 1)]
     optimizer = functools.partial(torch.optim.SGD, lr=_LEARNING_RATE, momentum=_MOMENTUM)
@@ -156,7 +160,7 @@ def _engine(lab: Lab, model: Any) -> Any:
 
 
 def _train(engine: Any, steps: Any) -> None:
-    from dsfix.lab import half
+    from .. import _half as half
 
     for [(inputs, targets)] in steps:
         engine.backward(half.loss(engine, inputs, targets, next(engine.module.parameters())))

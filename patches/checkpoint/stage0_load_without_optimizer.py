@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 from .._shared import take_weights
 
@@ -38,6 +38,9 @@ PATCH = Patch(
         and hasattr(self.optimizer, 'refresh_fp32_params')):
     take_weights(self.optimizer)""",
             uses=(take_weights,),
+            effect=RAN,  # the weights may be those that the optimizer has
+            when="not load_optimizer_states and not self.zero_optimization()"
+            " and hasattr(self.optimizer, 'refresh_fp32_params')",
         ),
     ),
     upstream={
@@ -59,7 +62,7 @@ _STEPS = 3
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[lab.models.regression_batch(rank=0, step=step)] for step in range(_STEPS + 1)]
     optimizer = functools.partial(torch.optim.SGD, lr=_LEARNING_RATE)
@@ -100,7 +103,7 @@ def _engine(lab: Lab, model: Any) -> Any:
 
 
 def _train(engine: Any, steps: Any) -> None:
-    from dsfix.lab import half
+    from .. import _half as half
 
     for [(inputs, targets)] in steps:
         engine.backward(half.loss(engine, inputs, targets, next(engine.module.parameters())))

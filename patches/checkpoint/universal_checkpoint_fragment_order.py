@@ -37,6 +37,9 @@ PATCH = Patch(
             # not by `sorted`, a name under which scripts put a function of their own into the module
             code="paths = list(glob.glob(f'{prefix_path}.*'))\n"
             "paths.sort(key=lambda path: int(path.rpartition('.')[2]))",
+            effect="parts were joined by rank; they would have been joined as text, 100 before 11",
+            # on both sides of 100
+            when="{len(path.rpartition('.')[2]) > 2 for path in glob.glob(f'{prefix_path}.*')} == {False, True}",
         ),
     ),
     upstream={
@@ -50,6 +53,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import ranks_in_order
+    from ._checkpoints import ranks_in_order
 
     return ranks_in_order(lab, 102, "{:02d}")

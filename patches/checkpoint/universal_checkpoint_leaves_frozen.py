@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -51,6 +52,7 @@ def restore(engine: Any, checkpoint: Mapping[str, Any], path: str) -> None:
             continue  # saved without frozen parameters, or a non-persistent buffer
         quantized = name in whole and not tensor.is_floating_point()
         if state[name].shape == tensor.shape and not quantized:
+            ran(__name__)  # it may have these values already
             tensor.data.copy_(state[name])
         else:
             left.append(name)
@@ -100,6 +102,7 @@ def _restore_partitioned(engine: Any, checkpoint: Mapping[str, Any], path: str, 
                 continue
             if fragments is None:
                 fragments = engine.checkpoint_engine.load(file, map_location="cpu")["frozen_param_fragments"]
+            ran(__name__)
             own[low - start : high - start].copy_(fragments[name].view(-1)[low - rank * size : high - rank * size])
     return left
 
@@ -146,7 +149,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import load_whole_files
+    from ._checkpoints import load_whole_files
 
     load_whole_files()
     version = Version(lab.deepspeed.__version__)
@@ -160,7 +163,9 @@ def reproduce(lab: Lab) -> str:
 def _resume(lab: Lab, stage: int) -> float:
     """The loss before saving, which is also that after loading the universal checkpoint."""
     torch = lab.torch
-    from dsfix.lab.checkpoints import convert_to_universal, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import train
 
     def engine_of(model: Any, bias: float, **more: Any) -> Any:
         model.register_buffer("bias", torch.full((1,), bias))

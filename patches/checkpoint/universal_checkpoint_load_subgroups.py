@@ -23,6 +23,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -43,6 +44,7 @@ def load_other_sub_groups(
     """Load sub-groups 1, 2, …, and extend `saved`, the optimizer state of sub-group 0, to all of them."""
     import torch
 
+    took_effect(__name__, "all sub-groups were loaded; the first alone would have been")
     first = saved["state"][0]
     state = {0: first}
     for index, names in enumerate(shapes[1:], start=1):
@@ -90,7 +92,7 @@ _SUB_GROUP_SIZE = 200
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import resume_in_sub_groups, train
+    from ._checkpoints import resume_in_sub_groups, train
 
     resumed = resume_in_sub_groups(lab, _STEPS, _SUB_GROUP_SIZE)
     engine, half, initial = resumed.engine, resumed.half, resumed.initial

@@ -46,7 +46,9 @@ _STEPS = 4
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")  # two machines of one process each
-    from dsfix.lab.checkpoints import convert_to_universal, require_universal_zero3, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import require_universal_zero3, train
 
     require_universal_zero3()
     torch = lab.torch

@@ -65,7 +65,9 @@ _LEARNING_RATE = 0.01
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import convert_to_universal, require_universal_zero3, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import require_universal_zero3, train
 
     require_universal_zero3()
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

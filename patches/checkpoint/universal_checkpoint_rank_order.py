@@ -18,6 +18,7 @@ import re
 from typing import TYPE_CHECKING
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -27,6 +28,8 @@ _FILES = "deepspeed.checkpoint.reshape_utils:get_zero_files"
 
 def by_rank(files: list[str]) -> list[str]:
     """The files by the numbers in their names: data-parallel rank, then model-parallel rank."""
+    if any("pp_rank_10_" in file for file in files):
+        took_effect(__name__, "files were sorted by rank; they would have been sorted as text, 10 before 2")
     return sorted(files, key=lambda file: [int(each) for each in re.findall(r"rank_(\d+)", os.path.basename(file))])
 
 
@@ -46,6 +49,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import ranks_in_order
+    from ._checkpoints import ranks_in_order
 
     return ranks_in_order(lab, 12, "{}_")  # the name goes on with _mp_rank

@@ -29,7 +29,15 @@ PATCH = Patch(
     title="ZeRO-3 + torch's Adam: after loading a universal checkpoint each step counts once per sub-group",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.0"},
-    changes=(Edit(_LOAD, replace=_SHARED, code=f"{_SHARED}.clone() if torch.is_tensor(state_step) else state_step"),),
+    changes=(
+        Edit(
+            _LOAD,
+            replace=_SHARED,
+            code=f"{_SHARED}.clone() if torch.is_tensor(state_step) else state_step",
+            effect="each sub-group got a step of its own; all would have counted in the same one",
+            when="torch.is_tensor(state_step) and len(self.fp16_groups) > 1",
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
     },
@@ -53,7 +61,7 @@ _SUB_GROUP_SIZE = 200
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import resume_in_sub_groups, train
+    from ._checkpoints import resume_in_sub_groups, train
 
     resumed = resume_in_sub_groups(lab, _STEPS, _SUB_GROUP_SIZE)
     zero = resumed.engine.optimizer

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,8 +34,13 @@ def restore_step(engine: Any) -> None:
         if not isinstance(counter, dict):
             continue  # a client's optimizer may keep what it likes
         if hasattr(counter.get("step"), "fill_"):
+            ran(__name__)
             counter["step"].fill_(count)
         elif "step" in counter:
+            if isinstance(counter["step"], int) and counter["step"] != count:
+                took_effect(
+                    __name__, "Adam's count of steps was set to %s; it would have been %s", count, counter["step"]
+                )
             counter["step"] = count
 
 
@@ -78,7 +84,7 @@ _OPTIONS = {"lr": 0.01, "weight_decay": 0.0}
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.checkpoints import resume_pipeline
+    from ._checkpoints import resume_pipeline
 
     nn, mse_loss = torch.nn, torch.nn.functional.mse_loss
     given = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

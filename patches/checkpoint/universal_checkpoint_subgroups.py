@@ -28,6 +28,11 @@ while offset >= flat_state["fp32"].numel() and _sub_group + 1 < len(_saved["fp32
     for _moment in ("exp_avg", "exp_avg_sq"):
         flat_state[_moment] = _saved["optimizer_state_dict"]["state"][_sub_group][_moment]
 """
+_EFFECT = "parameters were looked for in all sub-groups; a RuntimeError would have come"
+_AT_END = """(
+    offset >= flat_state["fp32"].numel()
+    and _sub_group + 1 < len(state_dict[OPTIMIZER_STATE_DICT]["fp32_flat_groups"])
+)"""
 
 PATCH = Patch(
     title="ds_to_universal fails on a ZeRO-3 checkpoint with several parameter groups or sub-groups",
@@ -35,7 +40,7 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.14.5,<0.18.0"},
     changes=(
         Edit(_EXTRACT, after="offset = 0", code="_sub_group = 0"),
-        Edit(_EXTRACT, before="unpartitioned_numel = shape.numel()", code=_NEXT),
+        Edit(_EXTRACT, before="unpartitioned_numel = shape.numel()", code=_NEXT, effect=_EFFECT, when=_AT_END),
     ),
     symptom=r"extract_zero_shards_stage3[\s\S]*start \(\d+\) \+ length \(\d+\) exceeds dimension size",
     upstream={
@@ -52,7 +57,9 @@ _SUB_GROUP_SIZE = 200
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import convert_to_universal, require_universal_zero3, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import require_universal_zero3, train
 
     require_universal_zero3()
     torch = lab.torch

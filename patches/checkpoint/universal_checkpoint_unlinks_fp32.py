@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +34,7 @@ PATCH = Patch(
             "deepspeed.utils.tensor_fragment:map_to_flat_opt_states",
             replace=f"{_MAPPING}.hp_fragment = hp_fragment",
             code=f"{_MAPPING}.optim_fragment[key] = hp_fragment",
+            effect=RAN,  # the script may not use what is linked
         ),
     ),
     upstream={
@@ -50,7 +51,9 @@ _OPTIONS: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.0}
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import convert_to_universal, load_whole_files, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import load_whole_files, train
 
     load_whole_files()
     if Version(lab.deepspeed.__version__) < Version("0.14.1"):

@@ -44,7 +44,7 @@ _OPTIONS = {"lr": 0.01, "weight_decay": 0.0}
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.checkpoints import resume_pipeline
+    from ._checkpoints import resume_pipeline
 
     nn = torch.nn
     given = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

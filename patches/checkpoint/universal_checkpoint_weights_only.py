@@ -17,7 +17,7 @@ from __future__ import annotations
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 from ._torch_load import load_whole
 
@@ -63,6 +63,7 @@ PATCH = Patch(
             replace=used.format(f"torch.load({what})"),
             code=used.format(f"load_whole(torch.load, {what})"),
             uses=(load_whole,),
+            effect=RAN,  # torch reads some files either way
         )
         for target, what, used in _READS
     ),
@@ -81,7 +82,7 @@ _STEPS = 2
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import refused
+    from ._checkpoints import refused
 
     version = Version(lab.deepspeed.__version__)
     if version < Version("0.14.5"):
@@ -98,7 +99,9 @@ def reproduce(lab: Lab) -> str:
 
 def _resume(lab: Lab, stage: int) -> float:
     """The largest relative difference from the saved parameters after conversion and load."""
-    from dsfix.lab.checkpoints import convert_to_universal, train
+    from dsfix.lab.universal import convert_to_universal
+
+    from ._checkpoints import train
 
     config = {
         "train_micro_batch_size_per_gpu": 4,

@@ -21,6 +21,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -39,6 +40,8 @@ def frozen(saved: Any) -> Any:
         # ZeRO-3 leaves empty tensors for parameters stored elsewhere
         if torch.is_tensor(tensor) and tensor.numel() and name not in others and not name.endswith("_extra_state")
     }
+    if found:
+        ran(__name__)  # the caller may exclude them
     return ({name: tensor.shape for name, tensor in found.items()}, found) if found else (None, None)
 
 
@@ -71,7 +74,7 @@ _FROZEN = "blocks.0.0."
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import load_whole_files, train
+    from ._checkpoints import load_whole_files, train
 
     load_whole_files()
     torch = lab.torch

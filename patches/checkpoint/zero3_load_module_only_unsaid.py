@@ -16,6 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,6 +29,7 @@ def warn(engine: Any, load_dir: str) -> None:
     if engine.global_rank == 0 and engine.zero_optimization_partition_weights():
         from deepspeed.utils import logger
 
+        took_effect(__name__, "a warning said that no weights were loaded")
         logger.warning(
             f"load_module_only under ZeRO-3 has loaded no weights (but frozen ones) from {load_dir}: they are in the "
             "optimizer's files. "
@@ -60,7 +62,7 @@ _RATE = 0.1
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.messages import Messages
+    from .._messages import Messages
 
     warnings = Messages(logging.WARNING)
     lab.deepspeed.utils.logger.addHandler(warnings)

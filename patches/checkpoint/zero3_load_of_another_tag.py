@@ -46,7 +46,7 @@ _TAGS = ("first", "second")
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab import checkpoints
+    from . import _checkpoints as checkpoints
 
     directory = lab.tmp / "checkpoints"
     engine, saved = _engine(lab), {}

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 from .._shared import take_weights
 
@@ -35,6 +36,7 @@ def take_loaded(engine: Any) -> None:
         return  # the former loads no weights into the model; the latter has no copies
     on_nvme = getattr(optimizer, "swap_optimizer", False) or getattr(optimizer, "params_in_nvme_and_cpu", False)
     if not on_nvme:
+        ran(__name__)  # the weights may be those that the optimizer has
         take_weights(optimizer)
 
 
@@ -81,7 +83,7 @@ def reproduce(lab: Lab) -> str:
 
 
 def _after_loading(lab: Lab, stage: int) -> str:
-    from dsfix.lab import checkpoints
+    from . import _checkpoints as checkpoints
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS + 1)]
     directory = str(lab.tmp / str(stage))

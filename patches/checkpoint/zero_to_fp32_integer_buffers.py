@@ -44,7 +44,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import NOT_IN_FLOAT32, load_whole_files, train
+    from ._checkpoints import NOT_IN_FLOAT32, load_whole_files, train
 
     load_whole_files()
     torch = lab.torch

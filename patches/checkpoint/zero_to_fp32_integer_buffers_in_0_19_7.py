@@ -45,7 +45,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import NOT_IN_FLOAT32, load_whole_files, train, written_by_zero_to_fp32
+    from ._checkpoints import NOT_IN_FLOAT32, load_whole_files, train, written_by_zero_to_fp32
 
     load_whole_files()
     torch = lab.torch

@@ -27,7 +27,15 @@ PATCH = Patch(
     title="zero_to_fp32 writes uninitialized memory instead of the weights",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.16.0,<0.16.1"},
-    changes=(Edit(_CONVERT, before="converted_tensors = {}", code="state_dict = state_dict.copy()"),),
+    changes=(
+        Edit(
+            _CONVERT,
+            before="converted_tensors = {}",
+            code="state_dict = state_dict.copy()",
+            effect="the weights were written; uninitialized memory would have been",
+            when="return_empty_tensor",
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/6791": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6658": "introduced in 0.16.0",
@@ -41,7 +49,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.checkpoints import train, written_by_zero_to_fp32
+    from ._checkpoints import train, written_by_zero_to_fp32
 
     worst = 0.0
     for stage in (2, 3):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 from ._torch_load import load_whole
 
@@ -39,12 +39,14 @@ PATCH = Patch(
             replace="state_dict = torch.load(file, map_location=device)",
             code="state_dict = load_whole(torch.load, file, map_location=device)",
             uses=(load_whole,),
+            effect=RAN,  # torch reads some files either way
         ),
         Edit(
             _OPTIMIZER,
             replace="state_dict = torch.load(f, map_location=device)",
             code="state_dict = load_whole(torch.load, f, map_location=device)",
             uses=(load_whole,),
+            effect=RAN,  # torch reads some files either way
         ),
     ),
     symptom=r"zero_to_fp32\.py[\s\S]*Weights only load failed",
@@ -59,7 +61,7 @@ _STEPS = 2
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.checkpoints import refused, train
+    from ._checkpoints import refused, train
 
     config = {
         "train_micro_batch_size_per_gpu": 4,

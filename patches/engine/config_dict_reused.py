@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,6 +32,8 @@ PATCH = Patch(
             after="optimizer_parameters = self.optimizer_params()",
             code="if optimizer_parameters is not None:\n"
             "    optimizer_parameters = self._config.optimizer_params = dict(optimizer_parameters)",
+            effect=RAN,  # whether the dict is used again, nothing shows yet
+            when="'torch_adam' in (optimizer_parameters or ()) or 'adam_w_mode' in (optimizer_parameters or ())",
         ),
     ),
     upstream={
@@ -47,7 +49,7 @@ _ADAM = {"lr": 0.01, "weight_decay": 0.5}
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.half import provide_fused_adam
+    from dsfix.lab.kernels import provide_fused_adam
 
     provide_fused_adam(lab)
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

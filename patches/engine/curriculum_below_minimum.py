@@ -54,6 +54,8 @@ PATCH = Patch(
             code="next_difficulty = max(next_difficulty, -(-self.state[CURRICULUM_LEARNING_MIN_DIFFICULTY]"
             " // s_state[CURRICULUM_LEARNING_SCHEDULE_DIFFICULTY_STEP])"
             " * s_state[CURRICULUM_LEARNING_SCHEDULE_DIFFICULTY_STEP])",
+            effect="the difficulty was not rounded down below min_difficulty",
+            when="next_difficulty < self.state[CURRICULUM_LEARNING_MIN_DIFFICULTY]",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8334": "fixed in 0.19.7"},

@@ -19,6 +19,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Replace, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -46,6 +47,8 @@ def set_own_state(sampler: Any, state: dict[str, Any]) -> None:
         return
     bits = _bit_generator(sampler)
     if bits is not None and saved["state"]["bit_generator"] == bits.state["bit_generator"]:
+        if repr(bits.state) != repr(saved["state"]):
+            took_effect(__name__, "the sampler's own random state was set to the checkpoint's")
         bits.state = saved["state"]
 
 

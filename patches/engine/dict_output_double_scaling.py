@@ -29,6 +29,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 from .._shared import saved
 
@@ -44,6 +45,8 @@ _BY_HOOKS = "_dsfix_divided_by_hooks"
 _CONTEXT = "compiled_autograd(self._is_compiled_autograd_enabled, self._compile_kwargs)"
 _MARK = "dsfix_returned"  # in a node's metadata: the engines that have returned its outputs
 _NODES = 3000
+_LOOKED = "_dsfix_looked"  # of an engine: in how many backward passes it was looked for what the patch changes
+_LOOKS = 4
 _LAST = 32  # operations between a loss and its factor
 _THROUGH = frozenset(
     f"{name}Backward0"
@@ -79,7 +82,26 @@ def divides_loss(engine: Any, loss: Any, asked: bool) -> bool:
         may = False
     divides = may and (steps == 1 or inside(engine) or _alike(engine, steps, loss))
     setattr(engine, _BY_HOOKS, may and not divides)
+    if divides and steps > 1:
+        ran(__name__)
+    if divides and steps > 1 and _is_first(engine) and _twice(engine, loss):
+        took_effect(__name__, "gradients were divided by the accumulation steps, %s, once instead of twice", steps)
     return divides
+
+
+def _is_first(engine: Any) -> bool:
+    """Whether this is one of the engine's first backward passes."""
+    looked = vars(engine).get(_LOOKED, 0)
+    if looked < _LOOKS:
+        setattr(engine, _LOOKED, looked + 1)
+    return bool(looked < _LOOKS)
+
+
+def _twice(engine: Any, loss: Any) -> bool:
+    """Whether a gradient of this loss passes two hooks of the engine."""
+    outputs = _outputs(engine, [(loss.grad_fn, loss.output_nr)])
+    behind = [each for node, _ in outputs for each in node.next_functions]
+    return any(_owners(*each).count(engine) > 1 for each in outputs) or bool(_outputs(engine, behind))
 
 
 def _owners(node: Any, number: int) -> list[Any]:
@@ -292,6 +314,6 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.outputs import accumulate
+    from ._outputs import accumulate
 
     return accumulate(lab, lambda engine, loss: engine.backward(loss))

@@ -21,6 +21,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -76,10 +77,18 @@ def dividing_once(manager: Any, tensor: Any, hook: Callable[[Any], Any]) -> Call
         if by_hooks and (twice or _divided(together, output)):
             if not manager.preprocess_done:
                 hook(grad)  # the engine's backward pass begins
+            if _divides(engine):
+                took_effect(__name__, "gradients were divided by the accumulation steps once instead of twice")
             return grad
         return hook(grad)
 
     return once
+
+
+def _divides(engine: Any) -> bool:
+    """Whether the engine's hook divides: there is something to divide by, and the last `backward` asked for it."""
+    steps = getattr(engine, "gradient_accumulation_steps", None)
+    return callable(steps) and steps() > 1 and getattr(engine, "_scale_wrt_gas", True)
 
 
 def _running() -> Pass | None:
@@ -192,7 +201,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.outputs import accumulate
+    from ._outputs import accumulate
 
     def backward(engine: Any, loss: Any) -> None:
         if not hasattr(engine, "_backward_prologue_per_tensor"):

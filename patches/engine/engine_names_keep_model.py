@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -83,6 +83,7 @@ PATCH = Patch(
             replace="module_names = {module: name for name, module in model.named_modules()}",
             code="module_names = names_of_modules(model)",
             uses=(names_of_modules,),
+            effect=RAN,  # whether the model outlives its engine, nothing shows yet
         ),
         Edit(
             _EXTRACT,

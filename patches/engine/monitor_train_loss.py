@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -55,6 +56,7 @@ def write_loss(engine: Any) -> None:
         own[_WAITING] = () if _WAITING in own else events
         if not own[_WAITING] and not _by_script:
             engine.monitor.write_events(events)
+            took_effect(__name__, "the loss was written to the monitors")
 
 
 def noting_scripts(events: Any) -> Any:

@@ -39,6 +39,9 @@ PATCH = Patch(
             before="return grad / self.gradient_accumulation_steps()",
             # a pipeline may set _running_engine_backward without calling `backward`
             code="if self._running_engine_backward and not self.__dict__.get('_scale_wrt_gas', True):\n    return grad",
+            effect="with scale_wrt_gas=False, gradients were not divided by the accumulation steps",
+            when="self._running_engine_backward and not self.__dict__.get('_scale_wrt_gas', True)"
+            " and self.gradient_accumulation_steps() > 1",
         ),
     ),
     upstream={

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
+# whether nothing is computed from the loss before its hook is added, and it has one that divides
+_IS_OUTPUT = (
+    "not (isinstance(self.optimizer, ZeROOptimizer) or self.torch_autocast_z0_gradscaler or self.fp16_enabled())"
+    " and any(getattr(each, '__name__', '') in ('backward_hook', 'once')"
+    " for each in (loss._backward_hooks or {}).values())"
+)
 
 PATCH = Patch(
     title="ZeRO off: engine.backward(loss, scale_wrt_gas=False) divides gradients by the accumulation steps",
@@ -32,6 +38,8 @@ PATCH = Patch(
             f"{_ENGINE}.backward",
             after="gas_scaled_loss = loss",
             code="if not scale_wrt_gas:\n    loss = loss.clone()",
+            effect="with scale_wrt_gas=False, gradients were not divided by the accumulation steps",
+            when=f"not scale_wrt_gas and self.gradient_accumulation_steps() > 1 and {_IS_OUTPUT}",
         ),
     ),
     upstream={
@@ -52,7 +60,7 @@ _STEPS = 2
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch  # before outputs imports it
-    from dsfix.lab.outputs import Loss
+    from ._outputs import Loss
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS * _MICRO_BATCHES)]
     steps = [batches[first : first + _MICRO_BATCHES] for first in range(0, len(batches), _MICRO_BATCHES)]

@@ -42,7 +42,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     from unittest import mock
 
-    from dsfix.lab.launching import command
+    from ._launching import command
 
     _ = lab.deepspeed
     from deepspeed.launcher import runner

@@ -56,7 +56,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     from unittest import mock
 
-    from dsfix.lab.launching import command
+    from ._launching import command
 
     _ = lab.deepspeed
     hostfile = lab.tmp / "hostfile"

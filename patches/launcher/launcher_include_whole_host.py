@@ -48,7 +48,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     from unittest import mock
 
-    from dsfix.lab.launching import started
+    from ._launching import started
 
     _ = lab.deepspeed
     hostfile = lab.tmp / "hostfile"

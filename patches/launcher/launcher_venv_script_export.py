@@ -57,7 +57,7 @@ def reproduce(lab: Lab) -> str:
     import subprocess
     from unittest import mock
 
-    from dsfix.lab.launching import command
+    from ._launching import command
 
     _ = lab.deepspeed
     from deepspeed.launcher import runner

@@ -87,7 +87,7 @@ def _devices(visible: str, counted: int, arguments: list[str]) -> list[int]:
 
     from deepspeed.launcher import runner
 
-    from dsfix.lab.launching import started
+    from ._launching import started
 
     with mock.patch.dict(os.environ), mock.patch.object(runner.get_accelerator(), "device_count", return_value=counted):
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -91,6 +91,8 @@ PATCH = Patch(
             _CLIP,
             before="clip_coef = max_norm / (total_norm + 1e-6)",
             code="if sums_squares:\n    total_norm = total_norm ** 0.5",
+            effect=RAN,  # whether the norm exceeds the limit
+            when="sums_squares",
         ),
     ),
     upstream={
@@ -109,7 +111,7 @@ _LEARNING_RATE, _STEPS, _CLIP_AT = 0.5, 2, 0.2
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab.experts import Mixture, train
+    from ._experts import Mixture, train
 
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
     model = Mixture()

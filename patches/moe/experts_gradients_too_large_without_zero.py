@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -41,6 +42,9 @@ def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
     for name, tensors in gradients.items():
         copies = groups._get_expert_data_parallel_world_size(name)
         if tensors and copies != ranks:
+            took_effect(
+                __name__, "experts' gradients were divided by %s; they would have been too large", ranks // copies
+            )
             dense = [getattr(tensor, "orig_dense_tensor", tensor) for tensor in tensors]
             torch._foreach_mul_(dense, copies / ranks)
 
@@ -70,7 +74,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch
-    from dsfix.lab import experts
+    from . import _experts as experts
 
     forms = {"postscaled": {}, "prescaled": {"prescale_gradients": True}}
     return experts.compare(lab, 2, forms, "those of doubled gradients of the experts", scale=2.0)

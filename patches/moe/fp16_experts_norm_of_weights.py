@@ -42,8 +42,8 @@ _LEARNING_RATE, _STEPS, _CLIP_AT, _LOSS_SCALE = 1.0, 2, 0.2, 4
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab import half
-    from dsfix.lab.experts import Mixture, Sharded
+    from .. import _half as half
+    from ._experts import Mixture, Sharded
 
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
     adam = {"lr": _LEARNING_RATE, "eps": 1.0}  # so that the size of the gradients matters

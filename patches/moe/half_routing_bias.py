@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +35,7 @@ def make_biases_fp32(model: Any) -> None:
 
     for router in _routers(model):
         if router._buffers[_BIAS].dtype in (torch.float16, torch.bfloat16):
+            took_effect(__name__, "the bias of a router stayed in fp32; it would have been rounded")
             router._buffers[_BIAS].data = router._buffers[_BIAS].data.float()
 
 
@@ -50,6 +52,7 @@ def put_back(biases: list[tuple[Any, Any]]) -> None:
     """Undo a cast of these biases."""
     for router, bias in biases:
         if router._buffers[_BIAS].dtype != bias.dtype:
+            took_effect(__name__, "the bias of a router stayed in fp32; it would have been rounded")
             router._buffers[_BIAS] = bias
 
 

@@ -32,6 +32,8 @@ PATCH = Patch(
             replace="optim_checkpoint = checkpoint",
             count=2,
             code="optim_checkpoint = optim_checkpoint if self.has_moe_layers else checkpoint",
+            effect="the optimizer's state was taken from its own file; a KeyError would have come",
+            when="self.has_moe_layers and 'optimizer' not in checkpoint",
         ),
     ),
     symptom=r"in _load_checkpoint\s+self\.optimizer\.load_state_dict\(.*\s[\s\S]{0,200}?KeyError: 'optimizer'",
@@ -55,7 +57,8 @@ _STEPS = 4
 
 def reproduce(lab: Lab) -> str:
     models, reference = lab.models, lab.reference
-    from dsfix.lab import checkpoints, experts
+    from ..checkpoint import _checkpoints as checkpoints
+    from . import _experts as experts
 
     checkpoints.load_whole_files()
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 def _in_one_order(names: set[str]) -> list[str]:
     from dsfix import settings
 
+    if not settings.HASHES_REPEAT and list(names) != sorted(names, key=str):
+        took_effect(__name__, "the experts' groups were sorted; their order would have been another in each process")
     return list(names) if settings.HASHES_REPEAT else sorted(names, key=str)
 
 
@@ -65,7 +68,9 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
     from dsfix import settings
-    from dsfix.lab import checkpoints, experts
+
+    from ..checkpoint import _checkpoints as checkpoints
+    from . import _experts as experts
 
     checkpoints.load_whole_files()
     settings.HASHES_REPEAT = False  # tox sets PYTHONHASHSEED

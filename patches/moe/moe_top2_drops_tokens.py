@@ -19,6 +19,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -88,6 +89,7 @@ def room_for(min_capacity: Any, sent: Any, capacity: Any) -> Any:
     """The capacity for all tokens if min_capacity asks for it; sent: [tokens, experts], how often each is sent."""
     if not isinstance(min_capacity, RoomForAll):
         return capacity
+    ran(__name__)
     from deepspeed import comm
 
     room = sent.sum(dim=0).max().clamp(min=1)

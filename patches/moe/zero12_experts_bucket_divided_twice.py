@@ -56,7 +56,7 @@ def reproduce(lab: Lab) -> str:
     _ = lab.deepspeed
     from deepspeed.runtime.zero import config as zero_config
 
-    from dsfix.lab import experts
+    from . import _experts as experts
 
     forms: dict[str, Any] = {f"ZeRO-{stage}": {"zero_optimization": {"stage": stage}} for stage in (1, 2)}
     if _AT_ONCE in zero_config.DeepSpeedZeroConfig.__annotations__:

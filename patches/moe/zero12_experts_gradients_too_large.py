@@ -34,6 +34,8 @@ PATCH = Patch(
             replace="grad_reduc.data.div_(dist.get_world_size(group=process_group) / "
             "float(self.sequence_parallel_size))",
             code="pass",
+            effect="experts' gradients were divided by all ranks; they would have been too large",
+            when="dist.get_world_size(group=process_group) != dist.get_world_size(group=self.dp_process_group)",
         ),
         Edit(
             _AVERAGE,
@@ -63,7 +65,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch
-    from dsfix.lab import experts
+    from . import _experts as experts
 
     forms = {f"ZeRO-{stage}": {"zero_optimization": {"stage": stage}} for stage in (1, 2)}
     return experts.compare(lab, 2, forms, "those of doubled gradients of the experts", scale=2.0)

@@ -53,7 +53,7 @@ _LEARNING_RATE, _RANKS = 0.1, 4
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(_RANKS)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab.experts import Mixture, train
+    from ._experts import Mixture, train
 
     if not hasattr(_zero_config(lab), "use_multi_rank_bucket_allreduce"):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no use_multi_rank_bucket_allreduce")

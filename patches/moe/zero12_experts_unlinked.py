@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,7 +30,15 @@ PATCH = Patch(
     title="ZeRO-1/2 + MoE with ep_size > 1: safe_get_full_fp32_param returns zeros for experts",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.5"},
-    changes=(Edit(_LINK, replace=_WRONG, code=_RIGHT),),
+    changes=(
+        Edit(
+            _LINK,
+            replace=_WRONG,
+            code=_RIGHT,
+            effect=RAN,  # whether the script asks for experts' weights
+            when="dist.get_world_size(group=self.real_dp_process_group[i]) != dp_world_size",
+        ),
+    ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5681": "fixed in 0.14.5"},
     fixed_in="0.14.5",
     fixed=(Source(_LINK, _RIGHT),),
@@ -44,7 +52,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab.experts import Sharded
+    from ._experts import Sharded
 
     reports = []
     for stage in (1, 2):

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -38,6 +39,8 @@ def keep_second(optimizer: Any, saved: dict[str, Any]) -> None:
         saved[_FIRST][_KEY] = {
             place: dict(states[flat]) for place, flat in own if device[place] != "cpu" and flat in states
         }
+        if saved[_FIRST][_KEY]:
+            ran(__name__)  # whether the script saves and loads them itself is not known
 
 
 def give_second(optimizer: Any, saved: dict[str, Any]) -> None:
@@ -72,6 +75,7 @@ def give_second(optimizer: Any, saved: dict[str, Any]) -> None:
         tensor = isinstance(second, torch.optim.AdamW)
         state["step"] = torch.tensor(step, dtype=torch.float32, device="cpu") if tensor else int(step)
         second.state[flat] = state
+        ran(__name__)
     if unfit:
         log_dist(
             f"The checkpoint's optimizer state of {unfit} sub-groups on the device has another size or, with amsgrad, "
@@ -121,7 +125,8 @@ _STEPS, _SAVED = 5, 3
 
 def reproduce(lab: Lab) -> str:
     torch, models = lab.torch, lab.models
-    from dsfix.lab import checkpoints, half
+    from .. import _half as half
+    from ..checkpoint import _checkpoints as checkpoints
 
     checkpoints.load_whole_files()
     half.provide_fused_adam(lab)

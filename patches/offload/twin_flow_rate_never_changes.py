@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -29,8 +30,16 @@ _STEP = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3._optimizer_
 def give_options(optimizer: Any, place: int) -> None:
     """Sets the options of a group of the second Adam to those of the first one's, as its constructor does."""
     first, second = optimizer.optimizer.param_groups[place], optimizer.backup_optimizer.param_groups[place]
+    if any(_differ(first[option], second.get(option)) for option in ("lr", "betas", "eps", "weight_decay")):
+        took_effect(__name__, "the part on the GPU got the new learning rate or options; it would have kept the first")
     for option in ("lr", "betas", "eps", "weight_decay"):
         second[option] = first[option]
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return any(map(_differ, one, other))
+    return isinstance(one, (int, float)) and isinstance(other, (int, float)) and one != other
 
 
 def _meets(job: Job) -> bool:
@@ -64,7 +73,7 @@ _RATES = (0.0, 0.02, 0.01)
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     half.provide_fused_adam(lab)
     half.provide_cpu_adam(lab)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 from .._shared import tell_of_doubt, unwatch, used_again, watch
 
@@ -41,6 +42,7 @@ def reach(optimizer: Any, param_id: int, param: Any) -> None:
             param_id not in optimizer.norm_for_param_grads
             or kept.data_ptr() != _gradient(optimizer, param_id).data_ptr()
         ):
+            ran(__name__)
             kept.zero_()
     reached.add(param_id)
 
@@ -67,11 +69,16 @@ def complete(optimizer: Any) -> None:
         gradient = _gradient(optimizer, param_id)
         earlier = None if param_id in discarded else _earlier(optimizer, param_id)
         if earlier is None:
+            if param_id in given:
+                took_effect(
+                    __name__, "a parameter unused in the step got no gradient; it would have got an older step's"
+                )
             gradient.zero_()
             continue
         if not waited:
             _wait()
             waited = True
+        took_effect(__name__, "gradients of earlier micro-batches alone were used; they would have been lost")
         gradient.copy_(earlier)
         norms[param_id] = gradient.double().norm(2)
         if optimizer._has_inf_or_nan(earlier):

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -32,6 +33,7 @@ _NORM = f"{_OPTIMIZER}.complete_grad_norm_calculation_for_cpu_offload"
 def warn() -> None:
     from dsfix.log import warn_repeatedly
 
+    ran(__name__)
     warn_repeatedly(
         __name__,
         "ZeRO-1/2 with optimizer offload: a gradient is inf or nan, the step is made, as it is without offload:"
@@ -47,7 +49,15 @@ PATCH = Patch(
     title="bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.13.2,<0.17.1"},
-    changes=(Edit(_NORM, replace="total_norm = -1", code=f"total_norm = -1.0\nfrom {__name__} import warn\nwarn()"),),
+    changes=(
+        Edit(
+            _NORM,
+            replace="total_norm = -1",
+            code=f"total_norm = -1.0\nfrom {__name__} import warn\nwarn()",
+            effect="the norm of gradients that are inf or nan was a float; a RuntimeError would have come",
+            when="len(self.bit16_groups) == 1",  # with others that are finite none would have come
+        ),
+    ),
     symptom=r"in scaled_global_norm[\s\S]*floating point or complex[\s\S]*Got Long",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5241": "reported",

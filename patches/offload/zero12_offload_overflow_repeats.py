@@ -41,6 +41,8 @@ PATCH = Patch(
             before="see_memory_usage('After overflow after clearing gradients')",
             # in place: the parameters' links to their gradients refer to this dict
             code="for i in self.averaged_gradients:\n    self.averaged_gradients[i] = None",
+            effect="the gradients of a skipped step were dropped; no later step would have been made",
+            when="self.cpu_offload and any(each is not None for each in self.averaged_gradients.values())",
         ),
     ),
     upstream={
@@ -67,7 +69,7 @@ def reproduce(lab: Lab) -> str:
 
 def _after_skipped_step(lab: Lab, stage: int) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     numbers = range(_STEPS * _MICRO_BATCHES)
     batches = [lab.models.regression_batch(rank=0, step=number) for number in numbers]

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -36,6 +37,7 @@ def add_copied(optimizer: Any, param: Any) -> None:
     stream, param_id = get_accelerator().current_stream(), optimizer.get_param_id(param)
     streams = optimizer.__dict__.setdefault("_dsfix_copied", {})  # the stream of each copy
     if param_id in streams:
+        took_effect(__name__, "all backward passes of the step were added; the last one alone would have been used")
         group, source_offset, dest_offset, numel = optimizer.grad_position[param_id]
         earlier = optimizer.single_partition_of_fp32_groups[group].grad.view(-1).narrow(0, dest_offset, numel)
         gradient = optimizer.get_param_gradient_attribute(param).view(-1).narrow(0, source_offset, numel)

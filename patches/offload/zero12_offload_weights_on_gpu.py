@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -22,6 +23,8 @@ _PIECE = 1 << 23
 
 def copy_in_pieces(target: Any, source: Any, device: Any) -> None:
     """target.copy_(source.to(device)) without room for all of the source there."""
+    if target.numel() > _PIECE and target.device.type != source.device.type:
+        took_effect(__name__, "fp32 weights were copied in pieces; all %s would have been at once", target.numel())
     for start in range(0, target.numel(), _PIECE):
         size = min(_PIECE, target.numel() - start)
         target.narrow(0, start, size).copy_(source.narrow(0, start, size).to(device))

@@ -34,6 +34,8 @@ PATCH = Patch(
             after="accumulate_gradients()",
             # at the boundary the gradient goes straight to the optimizer
             code="if not self.is_gradient_accumulation_boundary:\n    copy_gradients_to_cpu()",
+            effect="all micro-batches were summed; only the first and the last would have been used",
+            when="not self.is_gradient_accumulation_boundary",
         ),
     ),
     upstream={

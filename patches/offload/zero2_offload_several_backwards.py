@@ -49,6 +49,9 @@ PATCH = Patch(
 if not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False)):
     self.__dict__.setdefault("_dsfix_kept", set()).add(self.get_param_id(param))
 """,
+            effect="all backward passes of the step were added; the last one alone would have been used",
+            when="self.is_gradient_accumulation_boundary and self.gradient_accumulation_steps == 1"
+            " and self.get_param_id(param) in self.__dict__.get('_dsfix_kept', ())",
         ),
         Edit(
             f"{_OPTIMIZER}.async_accumulate_grad_in_cpu_via_gpu",

@@ -34,6 +34,8 @@ PATCH = Patch(
             after="combined_scale = clip * self.loss_scale",
             # subclasses and other packages may pass a number, which has always worked
             code="if torch.is_tensor(combined_scale):\n    combined_scale = combined_scale.to(self.device)",
+            effect="the factor of clipping was moved to the device of the gradients",
+            when="torch.is_tensor(combined_scale) and combined_scale.device.type != torch.device(self.device).type",
         ),
     ),
     symptom=rf"unscale_and_clip_grads[\s\S]*{_MESSAGE}",

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -29,6 +30,7 @@ def cast_before_copy(target: Any, source: Any) -> None:
     if source.device == target.device or source.dtype == target.dtype:
         target.copy_(source)
         return
+    ran(__name__)
     for start in range(0, source.numel(), _PIECE):
         size = min(_PIECE, source.numel() - start)
         target.narrow(0, start, size).copy_(source.narrow(0, start, size).to(target.dtype))
@@ -64,7 +66,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab import gradient_offload
+    from . import _gradient_offload as gradient_offload
 
     copies, result = gradient_offload.train(lab)
     mixed = [each for each in copies if each.casts and each.crosses]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, CannotTell, Edit, Patch, Severity, Source
 
 from .._shared import count_in_norm
 
@@ -33,6 +33,9 @@ PATCH = Patch(
             after="fp32_grad.data.copy_(value.flatten().data)",
             code="count_in_norm(self, param, value)",
             uses=(count_in_norm,),
+            effect=RAN,  # whether the norm is another, or the script renews it itself
+            when="self.offload_optimizer and type(self).__name__ == 'DeepSpeedZeroOptimizer_Stage3'"
+            " and not getattr(self, 'zenflow', False)",
         ),
     ),
     upstream={
@@ -46,7 +49,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.set_gradients import clipped
+    from ._set_gradients import clipped
 
     if not hasattr(lab.deepspeed.utils, "safe_set_local_grad"):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no safe_set_local_grad")

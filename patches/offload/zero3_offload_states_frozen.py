@@ -37,7 +37,7 @@ _STEPS, _LEARNING_RATE = 3, 0.01
 
 def reproduce(lab: Lab) -> str:
     torch, models = lab.torch, lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     half.provide_fused_adam(lab)
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

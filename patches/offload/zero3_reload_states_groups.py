@@ -58,7 +58,7 @@ _STEPS, _LEARNING_RATE, _DECAY = 4, 0.01, 0.1
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     half.provide_fused_adam(lab)
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_STEPS)]

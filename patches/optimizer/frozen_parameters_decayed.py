@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -45,6 +46,8 @@ class Frozen:
         """Call it just before the optimizer's step."""
         import torch
 
+        if self.ids and _decays(self._optimizer, self.ids):
+            took_effect(__name__, "weight decay left frozen parameters as they were")
         # those always frozen, whose copies equal the parameters; None after loading a checkpoint, which may differ
         known = getattr(self._optimizer, "_dsfix_frozen", self.ids)
         if self.ids and not (self.skipped and known is not None):
@@ -62,6 +65,14 @@ class Frozen:
             copy.data.copy_(parameter.data)
         elif id(parameter) in self._aside:
             copy.data.copy_(self._aside[id(parameter)])
+
+
+def _decays(optimizer: Any, ids: set[int]) -> bool:
+    """Whether a group with weight decay has one of the parameters with these ids: looked up in the first step."""
+    if getattr(optimizer, "_dsfix_frozen", None) is not None:
+        return False
+    pairs = zip(optimizer.optimizer.param_groups, optimizer.fp16_groups)
+    return any(group.get("weight_decay") and any(id(p) in ids for p in own) for group, own in pairs)
 
 
 def _copies(optimizer: Any) -> Iterator[tuple[Any, Any]]:
@@ -145,7 +156,7 @@ _STEPS = 3
 def _train(lab: Lab, precision: str, fused: bool) -> float:
     """The factor by which the frozen parameters were multiplied."""
     models = lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     half.provide_fused_adam(lab)
     model = models.MLP()

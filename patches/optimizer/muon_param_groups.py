@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -47,6 +48,8 @@ def split(halves: list[dict[str, Any]], incoming: list[Any]) -> list[dict[str, A
             prefix = group.get("name") or f"group{index}"
             name = f"{prefix}-{half['name']}" if len(groups) > 1 else half["name"]
             result.append({**half, **says, "params": parameters, "name": name})
+    if differs:
+        took_effect(__name__, "parameter groups kept settings of their own, such as lr and weight_decay")
     return result if differs else halves
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,6 +32,9 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.__init__",
             replace="self.reduce_scatter = reduce_scatter",
+            effect=RAN,  # whether ranks share a matrix is not known yet
+            when="reduce_scatter and not self.cpu_offload and not has_moe_layers"
+            " and 'muon' in self.optimizer.__class__.__name__.lower()",
             # DeepSpeed, too, recognises Muon by its name
             code="self.reduce_scatter = reduce_scatter and (\n"
             "    self.cpu_offload or has_moe_layers or 'muon' not in self.optimizer.__class__.__name__.lower()\n"

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +35,7 @@ def gradient_or_update(optimizer: Any, group: dict[str, Any], parameter: Any) ->
 
     if parameter.dim() < 2 or not parameter.numel():
         return parameter.grad
+    took_effect(__name__, "matrices got Muon's update, not that of plain SGD")
     if parameter.grad is None:  # unused in this step: its momentum goes on
         parameter.grad = torch.zeros_like(parameter)
     state = optimizer.state[parameter]

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +35,9 @@ def allocate(optimizer: Any, partitions: Iterable[Any]) -> Any:
     fresh = torch.optim.Adagrad(list(partitions), **optimizer.defaults)
     if type(optimizer).__init__ is not torch.optim.Adagrad.__init__:
         return fresh
+    ran(__name__)
+    if len(optimizer.param_groups) > 1:
+        took_effect(__name__, "Adagrad kept its %s parameter groups", len(optimizer.param_groups))
     optimizer.state.clear()
     optimizer.state.update(fresh.state)
     return optimizer

@@ -32,6 +32,8 @@ PATCH = Patch(
             _HOOK,
             before="return grad / self.gradient_accumulation_steps()",
             code="if self.pipeline_parallelism and not self.is_last_stage():\n    return grad",
+            effect="gradients were divided by the number of micro-batches once; they would have been again",
+            when="self.pipeline_parallelism and not self.is_last_stage() and self.gradient_accumulation_steps() > 1",
         ),
     ),
     upstream={
@@ -57,7 +59,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch  # before pipeline imports it
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     parameters = pipeline.train(lab, {}, _LEARNING_RATE)
     right = pipeline.of_stage(pipeline.expected([_LEARNING_RATE] * 2), parameters)

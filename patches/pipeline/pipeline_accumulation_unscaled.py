@@ -41,6 +41,10 @@ PATCH = Patch(
             after="assert self.optimizer is not None and not isinstance(self.optimizer, DummyOptim), "
             "'must provide optimizer during init in order to use backward'",
             code=_SCALE,
+            effect="the loss was divided by the number of micro-batches; it would not have been",
+            when="not self.enable_backward_allreduce and not self.inside_no_sync_ctxt"
+            " and self.gradient_accumulation_steps() > 1"
+            " and (scale_wrt_gas if self.scale_wrt_gas is None else self.scale_wrt_gas)",
         ),
     ),
     upstream={
@@ -62,7 +66,7 @@ _LEARNING_RATE = 0.02
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch  # before pipeline imports it
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     parameters = pipeline.train(lab, {}, _LEARNING_RATE)
     right = pipeline.of_stage(pipeline.expected([_LEARNING_RATE] * 2), parameters)

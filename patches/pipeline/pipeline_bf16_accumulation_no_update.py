@@ -16,6 +16,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -28,6 +29,7 @@ def give_gradients(optimizer: Any) -> None:
     """Gives the fp32 weights the accumulated gradients, unless these are in fp32: then the weights have them."""
     for weights, gradients in zip(optimizer.fp32_groups_flat_partition, optimizer.fp32_groups_gradient_flat_partition):
         if gradients.dtype != weights.dtype:
+            took_effect(__name__, "weights got their gradients; they would never have changed")
             weights.grad = gradients.to(weights.dtype)
 
 
@@ -92,7 +94,8 @@ _LEARNING_RATE = 0.05
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    from dsfix.lab import half, pipeline
+    from .. import _half as half
+    from . import _pipeline as pipeline
 
     batches = pipeline.batches()
     steps = [batches[: pipeline.MICRO_BATCHES], batches[pipeline.MICRO_BATCHES :]]

@@ -90,7 +90,7 @@ _LEARNING_RATE = 0.05
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     class Plain(torch.nn.Sequential):  # type: ignore[name-defined,misc,unused-ignore]
         """Is not checkpointed if only Sequential is."""

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,6 +31,7 @@ _PAIRED = "assert len(out_tensors) == len(grad_tensors)"
 def gradient(buffer: Any, inputs: Sequence[Any]) -> Any:
     """The gradient of a received float tensor; zeros if only others got one."""
     if buffer.grad is None and any(each.grad is not None for each in inputs):
+        took_effect(__name__, "zeros were sent back for an input without gradient; an AssertionError would have come")
         return buffer.new_zeros(buffer.shape)
     assert buffer.grad is not None
     return buffer.grad
@@ -40,6 +42,7 @@ def requiring(outputs: Sequence[Any], gradients: Sequence[Any]) -> tuple[Sequenc
     kept = [pair for pair in zip(outputs, gradients) if pair[0].requires_grad]
     if len(kept) in (0, len(outputs)):
         return outputs, gradients
+    took_effect(__name__, "outputs without gradient were left out of the pass; a RuntimeError would have come")
     return [output for output, _ in kept], [received for _, received in kept]
 
 
@@ -81,7 +84,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(3)
     _ = lab.torch
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     step = lambda layer, given: (given[0] + layer.body(given[0]) * given[1], given[1])  # noqa: E731
     with_mask = lambda layer, given: layer.head(given[0] * given[1])  # noqa: E731

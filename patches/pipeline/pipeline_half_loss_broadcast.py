@@ -31,6 +31,8 @@ PATCH = Patch(
             _AGGREGATE,
             after="losses = torch.stack([self.dp_group_loss, agg_loss])",
             code="losses = losses.float()",
+            effect="the loss was sent in fp32; the other stages would have received another number",
+            when="losses.dtype != torch.float32 and self.is_pipe_parallel",
         ),
     ),
     upstream={

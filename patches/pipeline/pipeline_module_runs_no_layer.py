@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,6 +31,8 @@ def segments_to_checkpoint(module: Any) -> list[bool]:
     known: list[bool] = module.is_checkpointable_results
     if module.is_checkpointable_results_interval == interval and len(known) == len(starts):
         return known
+    if len(known) < len(starts):
+        took_effect(__name__, "all layers ran; %s of %s segments of layers would have", len(known), len(starts))
     return [module._is_checkpointable(layers[start : start + interval]) for start in starts]
 
 
@@ -60,7 +63,7 @@ _LAYERS = 4
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     layers = [pipeline.block(seed) for seed in range(_LAYERS)]
     module = lab.deepspeed.pipe.PipelineModule(

@@ -43,7 +43,7 @@ _LEARNING_RATE, _WIDTH = 0.1, 16
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(3)
     torch = lab.torch
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     def step(layer: Any, given: Any) -> Any:
         """(x, indices, y) -> (x, indices, y), where both float tensors have gradients."""

@@ -43,7 +43,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch  # before pipeline imports it
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     try:
         parameters = pipeline.train(lab, {}, learning_rate=0.1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,6 +33,8 @@ PATCH = Patch(
             _INDEX,
             replace="tie_keys = set(s.key for s in specs if isinstance(s, TiedLayerSpec))",
             code="tie_keys = dict.fromkeys(s.key for s in specs if isinstance(s, TiedLayerSpec))",
+            effect=RAN,  # whether the ranks' orders differ, only all of them know
+            when="len({s.key for s in specs if isinstance(s, TiedLayerSpec)}) > 1",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7208": "fixed in 0.16.6"},
@@ -47,7 +49,7 @@ _LEARNING_RATE = 0.05
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    from dsfix.lab import pipeline
+    from . import _pipeline as pipeline
 
     class Key(str):
         """Has a hash that differs between ranks, as those of strings do, and not by chance."""

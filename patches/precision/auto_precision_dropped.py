@@ -38,6 +38,12 @@ PATCH = Patch(
         if isinstance(section, dict) and section.get("enabled") == "auto":
             logger.warning(f'DeepSpeedConfig: {name}.enabled is "auto", which DeepSpeed takes for false: fp32. '
                            'Set true or false; only transformers and accelerate resolve "auto"')""",
+            effect='a warning was logged: "auto" means fp32 here',
+            when="self.global_rank == 0"
+            " and not (self.float16_config.enabled or self.bfloat16_config.enabled)"
+            " and not getattr(self, 'torch_autocast_enabled', False)"
+            " and any(each.get('enabled') == 'auto' for each in"
+            " map(self._param_dict.get, ('bf16', 'bfloat16', 'fp16')) if isinstance(each, dict))",
         ),
     ),
     upstream={
@@ -48,7 +54,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.messages import Messages
+    from .._messages import Messages
 
     warnings = Messages(logging.WARNING)
     lab.deepspeed.utils.logger.addHandler(warnings)

@@ -54,7 +54,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[models.regression_batch(rank, number) for number in range(_MICRO_BATCHES)] for rank in range(2)]
 

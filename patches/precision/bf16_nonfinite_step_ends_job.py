@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -46,6 +47,10 @@ def with_unused(optimizer: Any, gradients: Any) -> Any:
 def warn(skipped: bool) -> None:
     from dsfix.log import warn_repeatedly
 
+    if skipped:
+        took_effect(__name__, "a step with inf or nan gradients was skipped, without an AssertionError")
+    else:
+        took_effect(__name__, "a step whose gradients are 0 was taken, without an AssertionError")
     what = "a gradient is inf or nan, the step is skipped" if skipped else "this rank's gradients are 0"
     warn_repeatedly(what, f"BF16_Optimizer: {what}; if that goes on, nothing is trained any more")
 

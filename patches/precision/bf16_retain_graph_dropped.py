@@ -51,7 +51,7 @@ _STEPS = 3
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = []
     for step in range(_STEPS):

@@ -20,17 +20,15 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _UNFUSED = "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer"
-_NO_SCALE = (
-    "if any(p.dtype == torch.bfloat16 for group in self.fp16_groups for p in group):\n"
-    "    self.dynamic_loss_scale, self.cur_scale = False, 1.0"
-)
+_IS_BF16 = "any(p.dtype == torch.bfloat16 for group in self.fp16_groups for p in group)"
+_NO_SCALE = f"if {_IS_BF16}:\n    self.dynamic_loss_scale, self.cur_scale = False, 1.0"
 
 PATCH = Patch(
     title="bf16 without ZeRO, not FusedAdam: gradients never zeroed, since 0.18.3 divided by 65536",
@@ -44,7 +42,9 @@ PATCH = Patch(
             code="(self.zero_optimization() or not isinstance(self.optimizer, BF16_Optimizer)) "
             'and hasattr(self.optimizer, "zero_grad")',
         ),
-        Edit(f"{_UNFUSED}.__init__", before="self.custom_loss_scaler = False", code=_NO_SCALE),
+        Edit(
+            f"{_UNFUSED}.__init__", before="self.custom_loss_scaler = False", code=_NO_SCALE, effect=RAN, when=_IS_BF16
+        ),
         Edit(f"{_UNFUSED}.load_state_dict", after="self.cur_iter = state_dict['cur_iter']", code=_NO_SCALE),
     ),
     upstream={
@@ -72,7 +72,7 @@ _LOSS_SCALE = 65536
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[models.regression_batch(rank=0, step=step)] for step in range(_STEPS)]
 

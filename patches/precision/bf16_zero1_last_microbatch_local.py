@@ -35,6 +35,11 @@ PATCH = Patch(
             code="averaged = isinstance(self.optimizer, BF16_Optimizer)"
             " and dist.get_world_size(group=self.optimizer.dp_process_group) > 1\n"
             "if averaged:\n    self.optimizer.backward_epilogue()",
+            effect="the last micro-batch was averaged over the ranks with the others",
+            when="isinstance(self.optimizer, BF16_Optimizer) and not self.optimizer.immediate_grad_update"
+            " and self.enable_backward_allreduce and not self.inside_no_sync_ctxt"
+            " and self.is_gradient_accumulation_boundary()"
+            " and dist.get_world_size(group=self.optimizer.dp_process_group) > 1",
         ),
         Edit(
             _EPILOGUE,
@@ -60,7 +65,7 @@ _MICRO_BATCHES = 4
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     models = lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[models.regression_batch(rank, i) for i in range(_MICRO_BATCHES)] for rank in range(lab.world_size)]
     expected = half.sgd_weights(batches[0] + batches[1], _LEARNING_RATE)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,7 +34,14 @@ PATCH = Patch(
     # in those left out only bf16_zero1_silently_off gives
     # a job this optimizer, and takes the norm of all
     affects={"deepspeed": ">=0.12.0,!=0.17.6,!=0.18.0,!=0.18.1,!=0.18.2,!=0.18.3,!=0.18.4"},
-    changes=(Edit(f"{_OPTIMIZER}.get_grads_for_norm", replace=_SKIP, code=_SKIP_NONE),),
+    changes=(
+        Edit(
+            f"{_OPTIMIZER}.get_grads_for_norm",
+            replace=_SKIP,
+            code=_SKIP_NONE,
+            effect=RAN,  # what other ranks have used is not known here
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7409": "related: an IndexError on a rank without any gradient",
         "https://github.com/deepspeedai/DeepSpeed/pull/1801": "introduced",
@@ -50,7 +57,7 @@ _LEARNING_RATE, _CLIP = 1.0, 0.5
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [lab.models.regression_batch(rank=rank, step=0) for rank in range(2)]
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -45,12 +46,16 @@ def is_for(engine: Any, optimizer: Any) -> bool:
     if not computes_by_element(optimizer):
         why = f"{name}, or what is hooked to it, may need whole parameters; if it does not, set ZeRO stage 2"
     elif engine.pipeline_parallelism:  # its ranks hold different parameters, but all must decide alike
+        ran(__name__)
         return True
     elif any(getattr(module, "sparse", False) for module in engine.module.modules()):
         why = "a module has sparse gradients"
     elif not all(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
         why = f"{name} has frozen parameters; pass it the trainable ones only"
     else:
+        if engine.gradient_accumulation_steps() > 1 or getattr(engine, "dp_world_size", 1) > 1:
+            took_effect(__name__, "ZeRO-1 and accumulation in fp32 were on, not off")
+        ran(__name__)
         return True
     if engine.global_rank == 0:
         from dsfix.log import warn
@@ -209,7 +214,7 @@ _MICRO_BATCHES = 16  # enough for bf16 sums to differ
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     models = lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[models.regression_batch(rank, i) for i in range(_MICRO_BATCHES)] for rank in range(lab.world_size)]
     expected = half.sgd_weights(batches[0] + batches[1], _LEARNING_RATE)

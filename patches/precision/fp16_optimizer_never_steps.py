@@ -32,6 +32,8 @@ PATCH = Patch(
             replace="if self.timers:\n    self.timers.log(OVERFLOW_TIMERS)\nreturn self.overflow",
             code="if self.overflow:\n    if self.timers:\n        self.timers.log(OVERFLOW_TIMERS)\n"
             "    return self.overflow",
+            effect="the optimizer went on to its step, where it would have returned",
+            when="not self.overflow",
         ),
     ),
     upstream={
@@ -65,7 +67,7 @@ _STEPS = 3
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [models.regression_batch(rank=0, step=step) for step in range(_STEPS)]
     initial = half.train(models.MLP(), torch.float16, [], torch.optim.SGD)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Patch, Replace, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -45,6 +46,8 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
             if self.__dict__.pop("_dsfix_scale_due"):
                 before = self.loss_scale
                 self._update_scale(False)
+                if isinstance(before, (int, float)) and self.loss_scale > before:
+                    took_effect(__name__, "the loss scale grew after the step: before it, the gradient would be halved")
                 if hasattr(self, "_loco_err_buf_update"):  # it was not told of the growth within the step
                     self._loco_err_buf_update(False, self.loss_scale / before)
 
@@ -91,7 +94,7 @@ _LEARNING_RATE = 0.2
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models = lab.models
-    from dsfix.lab import half
+    from .. import _half as half
 
     def shares(stage: int) -> list[tuple[float, bool]]:
         """For each step: the share of the gradient that it used, and whether the loss scale grew."""

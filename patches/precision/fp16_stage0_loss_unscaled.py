@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 from .._shared import saved
 
@@ -70,6 +71,8 @@ def scaled_by_script(engine: Any, loss: Any) -> bool:
             "Give engine.backward() the loss as it is: the patch multiplies it. If the factor is another one, "
             "set another fp16.initial_scale_power or fp16.loss_scale.",
         )
+    if not scaled and scale != 1:
+        took_effect(__name__, "the loss was multiplied by the loss scale, %s, by which gradients are divided", scale)
     return scaled
 
 
@@ -134,7 +137,7 @@ _LOSS_SCALE = 16
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[models.regression_batch(rank=0, step=step)] for step in range(_STEPS)]
 

@@ -28,6 +28,12 @@ _OPTIMIZERS = (
     "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer",
     "deepspeed.runtime.fp16.unfused_optimizer:FP16_UnfusedOptimizer",
 )
+# whether a step with zero gradients moves a weight, or counts for Adam's bias correction
+_MATTERS = """any(
+    ({"betas", "eps"} <= group.keys() and group.get("bias_correction", True))
+    or (group.get("weight_decay") and isinstance(group["lr"], float) and group["lr"] != 0)
+    for group in self.optimizer.param_groups
+)"""
 
 
 def _meets(job: Job) -> bool:
@@ -45,6 +51,8 @@ PATCH = Patch(
             replace="self.optimizer.step()",
             # of DeepSpeed's optimizers only the 1-bit ones have this; it is False until their first step
             code="if not getattr(self.optimizer, 'initialize', True):\n    self.optimizer.step()",
+            effect="the optimizer took no step with zero gradients before training",
+            when=f"getattr(self.optimizer, 'initialize', True) and {_MATTERS}",
         )
         for optimizer in _OPTIMIZERS
     ),
@@ -72,7 +80,8 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half, initial_step
+    from .. import _half as half
+    from .. import _initial_step as initial_step
 
     half.provide_fused_adam(lab)
     # a loss scale of 1 does not underflow; later releases have a bug with others

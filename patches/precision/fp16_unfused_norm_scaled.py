@@ -26,6 +26,8 @@ _CLIP = "self.unscale_and_clip_grads(self._global_grad_norm)"
 _CLIP_LAMB = "combined_scale = self.unscale_and_clip_grads(self._global_grad_norm, apply_scale=False)"
 _END = "for fp32_group, fp16_group in zip(self.fp32_groups, self.fp16_groups):\n    ...\nreturn self.overflow"
 _DIVIDE = "self._global_grad_norm = self._global_grad_norm / self.loss_scale"
+_EFFECT = "the reported gradient norm was divided by the loss scale"
+_WHEN = "self.loss_scale != 1"
 
 
 def _meets(job: Job) -> bool:
@@ -38,8 +40,8 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(
-        Edit(f"{_UNFUSED}.step", after=_CLIP, code=_DIVIDE),
-        Edit(f"{_UNFUSED}.step_fused_lamb", after=_CLIP_LAMB, code=_DIVIDE),
+        Edit(f"{_UNFUSED}.step", after=_CLIP, code=_DIVIDE, effect=_EFFECT, when=_WHEN),
+        Edit(f"{_UNFUSED}.step_fused_lamb", after=_CLIP_LAMB, code=_DIVIDE, effect=_EFFECT, when=_WHEN),
     ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/1292": "introduced",
@@ -64,7 +66,7 @@ _LOSS_SCALE = 16
 
 def reproduce(lab: Lab) -> str:
     models, reference = lab.models, lab.reference
-    from dsfix.lab import half
+    from .. import _half as half
 
     inputs, targets = models.regression_batch(rank=0, step=0)
     model = models.MLP()

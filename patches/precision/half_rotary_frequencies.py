@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -44,6 +45,8 @@ def fp32_frequencies(model: Any, half: Any) -> Iterator[None]:
     yield
     for module, frequencies in kept:
         module._buffers.update(frequencies)
+    if any(each.numel() > 1 for _, frequencies in kept for each in frequencies.values()):
+        took_effect(__name__, "the frequencies (inv_freq) of %s rotary embeddings stayed fp32", len(kept))
 
 
 def _frequencies(module: Any, half: Any) -> dict[str, Any]:
@@ -134,7 +137,7 @@ _STEPS, _LEARNING_RATE, _DISTANCE = 2, 0.5, 3_000
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     steps = [[lab.models.regression_batch(rank=0, step=step, size=8)] for step in range(_STEPS)]
     seen: dict[str, Any] = {}

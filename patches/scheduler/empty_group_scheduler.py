@@ -24,6 +24,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -104,7 +105,32 @@ def show_all_groups(optimizer: Any, scheduler: Any) -> Any:
         attributes = getattr(holder, "__dict__", {})
         if attributes.get("optimizer") is optimizer and (holder is scheduler or _is_scheduler(holder)):
             holder.optimizer = shown
+            if _fails(holder):
+                took_effect(
+                    __name__, "a scheduler kept an empty parameter group, without which its step fails in zip()"
+                )
+            if _moves(holder, {index for index, _ in empty}):
+                took_effect(__name__, "groups behind an empty one kept their own learning rates")
     return optimizer
+
+
+def _fails(scheduler: Any) -> bool:
+    """Whether its step goes through as many groups as it has rates, as torch's since 2.10."""
+    from torch.optim.lr_scheduler import LRScheduler
+
+    step = getattr(LRScheduler, "_update_lr", None)
+    return step is not None and getattr(type(scheduler), "step", None) is LRScheduler.step
+
+
+def _moves(scheduler: Any, empty: set[int]) -> bool:
+    """Whether a group's rate, taken by its position among those that are not empty, is another group's."""
+    for name in ("base_lrs", "min_lrs", "max_lrs", "org_lrs"):
+        rates = getattr(scheduler, name, None)
+        if isinstance(rates, list) and all(isinstance(each, (int, float)) for each in rates):
+            live = [rate for index, rate in enumerate(rates) if index not in empty]
+            if live != rates[: len(live)]:
+                return True
+    return False
 
 
 def _is_scheduler(holder: Any) -> bool:

@@ -17,6 +17,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -34,6 +35,8 @@ def on_stairs(schedule: Any, factor: float) -> float:
     if stairs <= 0:
         return factor
     way = place / first if rising else (schedule.total_size - place) / (schedule.total_size - first)
+    if not math.isclose(math.floor(way * stairs + 1e-9) / stairs, factor, abs_tol=1e-9):
+        took_effect(__name__, "learning rate and momentum stayed on a stair of OneCycle")
     return math.floor(way * stairs + 1e-9) / stairs
 
 

@@ -37,7 +37,14 @@ _LAST = "self._last_lr = [group['lr'] for group in self.optimizer.param_groups]"
 def _around(function: str, statement: str, groups: str, last: str = "") -> tuple[Edit, Edit]:
     return (
         Edit(function, before=statement, code=f"held = [group.get('lr') for group in {groups}]"),
-        Edit(function, after=last or statement, code=f"put_back({groups}, held)", uses=(put_back,)),
+        Edit(
+            function,
+            after=last or statement,
+            code=f"put_back({groups}, held)",
+            uses=(put_back,),
+            effect="the new learning rate was written into the script's tensor",
+            when="any(hasattr(each, 'is_floating_point') and each.is_floating_point() for each in held)",
+        ),
     )
 
 
@@ -87,7 +94,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.tensor_rates import train
+    from ._tensor_rates import train
 
     if hasattr(lab.deepspeed.runtime.lr_schedules, "update_lr"):
         raise CannotTell("since 0.15.3 one function sets the rates of all schedules: tensor_learning_rate_replaced")

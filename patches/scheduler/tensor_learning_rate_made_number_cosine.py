@@ -50,6 +50,8 @@ PATCH = Patch(
             after="self._last_lr = [group['lr'] for group in self.optimizer.param_groups]",
             code="put_back(self.optimizer.param_groups, held)",
             uses=(put_back,),
+            effect="the new learning rate was written into the script's tensor",
+            when="any(hasattr(each, 'is_floating_point') and each.is_floating_point() for each in held)",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8202": "fixed in 0.19.4"},
@@ -58,7 +60,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.tensor_rates import train
+    from ._tensor_rates import train
 
     schedules = lab.deepspeed.runtime.lr_schedules
     if not hasattr(schedules, "WarmupCosineLR"):

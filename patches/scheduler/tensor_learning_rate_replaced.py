@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _SCHEDULES = "deepspeed.runtime.lr_schedules"
 _UPDATE = f"{_SCHEDULES}:update_lr"
 _ONE_CYCLE = f"{_SCHEDULES}:OneCycle._initialize_lr"
+_EFFECT = "the new learning rate was written into the script's tensor"
+_WHEN = "any(hasattr(each, 'is_floating_point') and each.is_floating_point() for each in held)"
 _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group['lr'] = lr"
 
 
@@ -47,6 +49,8 @@ PATCH = Patch(
             replace="return [group['lr'] for group in param_groups]",
             code="return put_back(param_groups, held, lrs)",
             uses=(put_back,),
+            effect=_EFFECT,
+            when=_WHEN,
         ),
         Edit(
             f"{_SCHEDULES}:LRRangeTest.__init__",
@@ -76,6 +80,8 @@ PATCH = Patch(
             after=_FIRST,
             code="put_back(optimizer.param_groups, held, self.min_lrs)",
             uses=(put_back,),
+            effect=_EFFECT,
+            when=_WHEN,
         ),
         Edit(
             f"{_SCHEDULES}:WarmupCosineLR.__init__",
@@ -101,7 +107,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.tensor_rates import RATES, train
+    from ._tensor_rates import RATES, train
 
     if not hasattr(lab.deepspeed.runtime.lr_schedules, "update_lr"):
         raise CannotTell("before 0.15.3 each schedule sets the rates itself, and makes a tensor a number")

@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
+_EFFECT = "the first step had the warm-up's first learning rate, not the optimizer's own"
+# the engine steps the schedule after the optimizer; releases with `update_lr` set the first group's rate
+_WHEN = (
+    "self.last_batch_iteration == -1 and last_batch_iteration is None"
+    f" and __import__({set_first_rates.__module__!r}, fromlist=[''])"
+    ".first_step_had_first_rates(self, 'update_lr' in globals())"
+)
 
 
 def _meets(job: Job) -> bool:
@@ -85,6 +92,8 @@ PATCH = Patch(
             before="if last_batch_iteration is None:\n    ...",
             code="if self.last_batch_iteration == -1:\n    correct_later_schedules(self)",
             uses=(correct_later_schedules,),
+            effect=_EFFECT,
+            when=_WHEN,
         ),
         Edit(
             f"{_ENGINE}._configure_optimizer",

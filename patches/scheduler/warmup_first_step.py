@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupLR"
 _INIT = f"{_SCHEDULE}.__init__"
-
+_EFFECT = "the first step had the warm-up's first learning rate, not the optimizer's own"
+# the engine steps the schedule after the optimizer
+_WHEN = (
+    "self.last_batch_iteration == -1 and last_batch_iteration is None"
+    f" and __import__({set_first_rates.__module__!r}, fromlist=['']).first_step_had_first_rates(self)"
+)
 
 PATCH = Patch(
     title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
@@ -63,6 +68,8 @@ PATCH = Patch(
             before="if last_batch_iteration is None:\n    ...",
             code="if self.last_batch_iteration == -1:\n    correct_later_schedules(self)",
             uses=(correct_later_schedules,),
+            effect=_EFFECT,
+            when=_WHEN,
         ),
         Edit(
             f"{_ENGINE}._configure_optimizer",

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -29,6 +30,10 @@ def is_training(module: Any, of_inputs: bool, output: Any) -> bool:
 
     What is no module does not tell whether it is in training mode, and may train a head above frozen layers.
     """
+    if not of_inputs and not output.requires_grad:
+        took_effect(__name__, "no gradients were computed in an evaluation; a RuntimeError would have come")
+    elif not of_inputs and not getattr(module, "training", True):
+        ran(__name__)  # the gradients of an evaluation may be discarded
     return of_inputs or (output.requires_grad and getattr(module, "training", True))
 
 

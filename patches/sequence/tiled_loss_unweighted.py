@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -40,6 +41,8 @@ torch.autograd.backward(loss_shard, grad)
 
 def weight_of_tile(labels: Any, all_labels: Any, tiles: int) -> Any:
     """The tile's share of the labels, times the number of tiles: 1 where each tile has as many."""
+    if tiles > 1:
+        ran(__name__)  # the labels are on the device
     with_label = ((labels != -100).sum() * tiles).float()  # the default type may be bfloat16, which has few digits
     return with_label / (all_labels != -100).sum().clamp(min=1)
 

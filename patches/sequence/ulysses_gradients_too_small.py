@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -35,6 +36,8 @@ def add_of_sequence(engine: Any, gradients: list[Any]) -> None:
     import torch
 
     dense = [each for each in gradients if isinstance(each, torch.Tensor) and not each.is_sparse]
+    if dense:
+        took_effect(__name__, "gradients of ranks that share a sequence were added; they would have been averaged")
     for each in dense:
         each.mul_(engine.sequence_parallel_size)
 
@@ -80,7 +83,7 @@ _LEARNING_RATE, _STEPS = 0.05, 3
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, models, reference = lab.torch, lab.models, lab.reference
-    from dsfix.lab.ulysses import OneSequence
+    from ._ulysses import OneSequence
 
     steps = [[models.regression_batch(rank, step) for rank in range(2)] for step in range(_STEPS)]
 

@@ -17,6 +17,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -29,6 +30,8 @@ def or_without_sequence_parallelism(engine: Any, names: list[str], directory: st
     if engine.mp_world_size != 1:
         return names
     others = engine._get_mp_rank_zero_checkpoint_names(directory, tag, 0, len(names), bf16)
+    if any(not os.path.exists(name) and os.path.exists(other) for name, other in zip(names, others)):
+        took_effect(__name__, "ZeRO's files were found under the names without sequence parallelism")
     return [other if not os.path.exists(name) and os.path.exists(other) else name for name, other in zip(names, others)]
 
 
@@ -43,6 +46,8 @@ PATCH = Patch(
             before="load_path, checkpoint, _ = sd_loader.load(self.mp_world_size, mp_rank, "
             "is_pipe_parallel=is_pipe_parallel)",
             code="mp_rank = mp_rank if self.mp_world_size > 1 else 0",
+            effect="the model's only shard was loaded; an IndexError would have come",
+            when="self.mp_world_size == 1 and mp_rank > 0",
         ),
         Edit(
             f"{_ENGINE}._get_all_zero_checkpoint_names",

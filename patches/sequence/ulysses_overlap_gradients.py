@@ -86,6 +86,8 @@ PATCH = Patch(
             _FORWARD,
             replace=f"grad = list(grad)\ngrad[0] = {_LATER}\ngrad = tuple(grad)",
             code=f"return {_LATER}.reshape(grad.shape)",
+            effect="gradients of queries or keys were put into their places; they would have been mixed up",
+            when="dist.get_world_size(self.spg) > 1",
         ),
         _hook("query"),
         _hook("key"),
@@ -103,7 +105,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, reference = lab.torch, lab.reference
-    from dsfix.lab.ulysses import attend, layout, overlaps
+    from ._ulysses import attend, layout, overlaps
 
     if not overlaps(lab):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no sp_stream")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -24,6 +25,7 @@ _ADAPTER = "deepspeed.runtime.sequence_parallel.ulysses_sp:UlyssesSPDataLoaderAd
 
 def again(loader: Any) -> Iterator[Any]:
     """An iterator over the loader that begins with the first batch that is asked of it."""
+    took_effect(__name__, "a further epoch had its batches; it would have had none")
     yield from loader
 
 

@@ -34,6 +34,9 @@ PATCH = Patch(
             code="if batch_dim_idx != 0 and scatter_idx < 2 and not async_op:\n"
             "    post_all2all_res_shape = [input.shape[0] // seq_world_size, input.shape[1],\n"
             "                              input.shape[2] * seq_world_size, input.shape[3]]",
+            effect="the output of the all-to-all got its own shape; it would have had that of batch-first",
+            when="batch_dim_idx != 0 and scatter_idx < 2 and not async_op and list(post_all2all_res_shape) != ["
+            "input.shape[0] // seq_world_size, input.shape[1], input.shape[2] * seq_world_size, input.shape[3]]",
         ),
     ),
     symptom=r"RuntimeError: Function _SeqAllToAll\w* returned an invalid gradient",
@@ -51,7 +54,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     reference = lab.reference  # loads torch
-    from dsfix.lab.ulysses import attend, layout
+    from ._ulysses import attend, layout
 
     reports = []
     for samples in (1, 2):

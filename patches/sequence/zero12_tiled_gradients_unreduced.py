@@ -29,7 +29,16 @@ PATCH = Patch(
     title="TiledMLP, sequence_tiled_compute + ZeRO-2 (ZeRO-1: overlap_comm): gradients are not averaged over the ranks",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.0,<0.18.6"},
-    changes=(Edit(_FILL, before="param_id = self.get_param_id(param)", code=_INCOMPLETE),),
+    changes=(
+        Edit(
+            _FILL,
+            before="param_id = self.get_param_id(param)",
+            code=_INCOMPLETE,
+            effect="gradients of single tiles stayed out of the bucket; they would have displaced others",
+            when="not getattr(param, 'ds_grad_is_ready', True)"
+            " and dist.get_world_size(group=self.dp_process_group) > 1",
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7268": "introduced in 0.17.0",
         "https://github.com/deepspeedai/DeepSpeed/pull/7829": "fixed in 0.18.6",

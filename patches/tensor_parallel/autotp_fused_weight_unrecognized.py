@@ -67,6 +67,6 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch
-    from dsfix.lab import autotp
+    from . import _autotp as autotp
 
     return autotp.compare_sharded(lab, autotp.MPT, parts=2, pieces=3, wrong="a weight split by halves")

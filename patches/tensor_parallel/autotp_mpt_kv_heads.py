@@ -62,7 +62,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     _ = lab.torch
-    from dsfix.lab import autotp
+    from . import _autotp as autotp
 
     right = autotp.outputs(autotp.noting_mpt())
     engine = autotp.shard(lab, autotp.noting_mpt())

@@ -43,7 +43,7 @@ _TOKENS, _WIDTH, _EXPERTS = 12, 16, 2
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, reference = lab.torch, lab.reference
-    from dsfix.lab.experts import provide_tutel, tensor_parallel
+    from ..moe._experts import provide_tutel, tensor_parallel
 
     provide_tutel(lab)
     from deepspeed.moe import layer

@@ -32,6 +32,9 @@ PATCH = Patch(
             _INIT,
             before="self.bit16_groups_flat.append(flattened_buffer)",
             code="flattened_buffer = flattened_buffer.detach()",
+            effect="the buffer of the parameters was detached; step would have failed",
+            when="flattened_buffer.grad_fn is not None and flattened_buffer.device.type == 'cpu'"
+            " and dist.get_world_size(group=self.real_dp_process_group[i]) > 1",
         ),
     ),
     symptom=rf"all_gather_(into_tensor_)?dp_groups[\s\S]*{_MESSAGE}",

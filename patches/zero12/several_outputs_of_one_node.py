@@ -24,7 +24,15 @@ PATCH = Patch(
     title="a model that returns several outputs of one chunk, split or unbind: TypeError in the backward pass",
     severity=Severity.CRASH,
     affects={"deepspeed": "==0.18.3"},
-    changes=(Edit(_DIVIDE, before="return grad / self.gradient_accumulation_steps()", code=_NONE),),
+    changes=(
+        Edit(
+            _DIVIDE,
+            before="return grad / self.gradient_accumulation_steps()",
+            code=_NONE,
+            effect="an output without gradient was left alone; a TypeError would have come",
+            when="grad is None",
+        ),
+    ),
     symptom=r"in _backward_prologue_per_tensor[\s\S]*TypeError: unsupported operand type\(s\) for /: 'NoneType'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7708": "reported",

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,7 +31,16 @@ def wait_for_previous_gradient(optimizer: Any, accelerator: Any) -> None:
     previous = optimizer.__dict__.get("_dsfix_gradient_stream", current)
     optimizer._dsfix_gradient_stream = current
     if current != previous and not accelerator.resolves_data_dependency():
+        if _fills(optimizer):
+            took_effect(__name__, "a gradient waited for the stream of the one before it in the bucket")
         current.wait_stream(previous)
+
+
+def _fills(optimizer: Any) -> bool:
+    """Whether gradients that have not been reduced are in a bucket."""
+    if not hasattr(optimizer, "ipg_buckets"):
+        return bool(getattr(optimizer, "elements_in_ipg_bucket", 0))  # through 0.17.5
+    return any(bucket.elements for bucket in optimizer.ipg_buckets.values())
 
 
 PATCH = Patch(
@@ -60,7 +70,7 @@ def reproduce(lab: Lab) -> str:
     if not lab.emulated:
         raise CannotTell("whether it is reduced too early depends on timing, which only the emulated device controls")
     lab.late_streams("ahead")  # the default stream is late
-    from dsfix.lab.overlap import MATRIX, WIDTH, one_step
+    from ._overlap import MATRIX, WIDTH, one_step
 
     # Each gradient fills the bucket. Only layer 1 is computed on the default stream, which rank 1, whose partition has
     # the other half of the layers, does not wait for.

@@ -36,9 +36,18 @@ PATCH = Patch(
             f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",
             before="grad_reduc = self.get_gradient_for_reduction(param)",
             code="if not param.numel() and self.get_param_id(param) not in self.param_to_partition_ids[i]:\n    return",
+            effect="a parameter without elements was not reduced; a KeyError would have come",
+            when="not param.numel() and self.contiguous_gradients and self.reduce_scatter"
+            " and self.get_param_id(param) not in self.param_to_partition_ids[i]",
         ),
         Edit(_LINK, replace="current_offset < partition_end and lp_param_end > partition_start", code=_OVERLAP),
-        Edit(_LINK, replace=_APPEND, code=f"if lp_param.numel() > 0:\n    {_APPEND}"),
+        Edit(
+            _LINK,
+            replace=_APPEND,
+            code=f"if lp_param.numel() > 0:\n    {_APPEND}",
+            effect="a parameter without elements was left out; an AssertionError would have come",
+            when="not lp_param.numel() and current_offset > partition_start",
+        ),
         Edit(f"{_OPTIMIZER}._has_inf_or_nan", replace="x.float()", code="(x if x.numel() else x.new_zeros(1)).float()"),
     ),
     symptom=(

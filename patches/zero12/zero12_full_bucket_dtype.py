@@ -44,7 +44,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab import small_bucket
+    from . import _small_bucket as small_bucket
 
     def is_bug(error: Exception, passed: Collection[str]) -> bool:
         return isinstance(error, KeyError) and error.args == (torch.float16,) and "report_ipg_memory_usage" in passed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -29,7 +29,14 @@ PATCH = Patch(
     title="ZeRO-1/2 + overlap_comm: wrong gradients, different in each run, with more than two buckets",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.3"},
-    changes=(Edit(_AVERAGE, after="stream.wait_stream(get_accelerator().current_stream())", code=_WAIT),),
+    changes=(
+        Edit(
+            _AVERAGE,
+            after="stream.wait_stream(get_accelerator().current_stream())",
+            code=_WAIT,
+            effect=RAN,  # whether the reduction was late
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/5523": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/5606": "fixed in 0.14.3",
@@ -51,7 +58,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     lab.late_streams()
-    from dsfix.lab.overlap import MATRIX, WIDTH, one_step
+    from ._overlap import MATRIX, WIDTH, one_step
 
     # a bucket for each layer, filled from the last layer to the first
     step = one_step(lab, [MATRIX] * 4, reduce_bucket_size=WIDTH * WIDTH)

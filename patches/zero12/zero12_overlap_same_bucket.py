@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +34,8 @@ PATCH = Patch(
             _ADD,
             replace="bucket.index = 1 - bucket.index",
             code="for each in self.ipg_buckets.values():\n    each.index = 1 - each.index",
+            effect=RAN,  # whether the other buffer was still being reduced
+            when="bucket.index == 1",
         ),
     ),
     upstream={
@@ -51,7 +53,7 @@ PATCH = Patch(
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     lab.late_streams()
-    from dsfix.lab.overlap import MATRIX, WIDTH, one_step
+    from ._overlap import MATRIX, WIDTH, one_step
 
     # a bucket for each layer, filled from the last layer to the first
     step = one_step(lab, [MATRIX] * 4, reduce_bucket_size=WIDTH * WIDTH)

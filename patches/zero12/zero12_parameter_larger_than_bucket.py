@@ -30,6 +30,8 @@ PATCH = Patch(
             _ADD,
             replace="self.extra_large_param_to_reduce[param.dtype] = param",
             code="self.extra_large_param_to_reduce[self.get_param_comm_dtype(param)] = param",
+            effect="a parameter larger than the bucket was reduced; a RuntimeError would have come",
+            when="self.get_param_comm_dtype(param) != param.dtype",
         ),
     ),
     symptom=r"in reduce_ipg_grads[\s\S]*start \(0\) \+ length \(\d+\) exceeds dimension size",
@@ -45,7 +47,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab import small_bucket
+    from . import _small_bucket as small_bucket
 
     def is_bug(error: Exception, passed: Collection[str]) -> bool:
         return (

@@ -55,6 +55,9 @@ if getattr(self, "_dsfix_zeroed", False):
         if total is not None and self.averaged_gradients.get(i) is not None:
             self.all_grad_tensors[i] = self.averaged_gradients[i] = None
 """,
+            effect="all backward passes of the step were added; the last one alone would have been used",
+            when="self.all_grad_tensors.get(0) and self.averaged_gradients.get(0) is not None"
+            " and not getattr(self, '_dsfix_zeroed', False)",
         ),
         Edit(
             _EPILOGUE,

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,6 +34,7 @@ def accumulate(optimizer: Any, param: Any) -> None:
         return
     gradient = param.grad.to(optimizer.gradient_accumulation_dtype)
     if param.grad_accum is None:
+        took_effect(__name__, "gradients were accumulated before they were reduced; there would have been none")
         param.grad_accum = gradient
     else:
         param.grad_accum.add_(gradient.view(param.grad_accum.shape))
@@ -49,6 +51,9 @@ PATCH = Patch(
             before="return param.grad_accum.to(self.dtype) if param.grad_accum is not None else None",
             code="if param.grad_accum is not None and dist.get_world_size(group=self.dp_process_group) > 1:\n"
             "    param.grad_accum = param.grad_accum.to(self.dtype)",
+            effect="gradients were averaged across the ranks; each rank would have used its own",
+            when="param.grad_accum is not None and param.grad_accum.dtype != self.dtype"
+            " and dist.get_world_size(group=self.dp_process_group) > 1",
         ),
         Edit(
             f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",
@@ -98,7 +103,7 @@ def reproduce(lab: Lab) -> str:
 def _deviations(lab: Lab, accumulation: int, zero: dict[str, Any]) -> tuple[float, float]:
     """Deviation of the first step's gradient from the ranks' average, and from each rank's own gradient."""
     torch = lab.torch
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[lab.models.regression_batch(rank, step=step) for step in range(accumulation)] for rank in range(2)]
     model = lab.models.MLP().half().float()

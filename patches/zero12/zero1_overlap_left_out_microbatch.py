@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -70,6 +71,7 @@ def _reduce(optimizer: Any, process_group: Any, left_out: list[tuple[int, Any]])
     for (group, param), anywhere in zip(left_out, used):
         if not anywhere:
             continue
+        took_effect(__name__, "gradients of earlier micro-batches alone were reduced; they would not have been")
         if optimizer.get_gradient_for_reduction(param) is None:
             if optimizer.use_grad_accum_attribute:
                 param.grad_accum = torch.zeros_like(param.data, dtype=optimizer.gradient_accumulation_dtype)

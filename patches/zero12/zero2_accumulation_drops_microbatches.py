@@ -21,6 +21,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 from .._shared import tell_of_doubt, unwatch, watch
 
@@ -35,6 +36,8 @@ def begin(optimizer: Any) -> None:
     """A backward pass: what the script has discarded since the last one is taken out of the sum."""
     discards = unwatch(optimizer)
     discarded = discards.certain | discards.doubtful
+    if optimizer.is_gradient_accumulation_boundary and _kept(optimizer, discarded):
+        took_effect(__name__, "all micro-batches were summed; the last one alone would have been used")
     if not discarded:
         return
     for group, total in optimizer.all_grad_tensors.items():
@@ -43,6 +46,15 @@ def begin(optimizer: Any) -> None:
                 gradient.zero_()
     if discards.doubtful.intersection(map(id, itertools.chain.from_iterable(optimizer.bit16_groups))):
         tell_of_doubt("zero2_accumulation_drops_microbatches")
+
+
+def _kept(optimizer: Any, discarded: set[int]) -> bool:
+    """Whether earlier micro-batches of the step are in the sum."""
+    return any(
+        total and any(id(parameter) not in discarded for parameter in optimizer.params_in_partition[group])
+        for group, total in optimizer.all_grad_tensors.items()
+        if optimizer.averaged_gradients.get(group) is None
+    )
 
 
 def end(optimizer: Any) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -26,6 +27,8 @@ def node_of(lookup: Callable[[Any], Any], parameter: Any) -> Any:
     """The parameter's node in the graph of the backward pass; None if it has none."""
     import torch
 
+    if not torch.is_grad_enabled() and parameter.requires_grad and parameter.grad_fn is None:
+        took_effect(__name__, "parameters were counted with gradients on; an AttributeError would have come")
     with torch.enable_grad():
         return lookup(parameter)
 

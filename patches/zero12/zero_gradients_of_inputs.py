@@ -21,6 +21,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran, took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -76,8 +77,20 @@ def left_no_gradient(engine: Any) -> bool:
 
 def begin_anew(engine: Any) -> None:
     """Let the next backward pass of the same forward pass end with a reduction of its own."""
+    if _would_reduce(engine):
+        took_effect(__name__, "gradients of inputs did not count as a micro-batch; they would have")
+    ran(__name__)
     engine._dsfix_leaves_no_gradient = False
     engine.optimizer._backward_hook_state.post_backward_callback_queued = False
+
+
+def _would_reduce(engine: Any) -> bool:
+    """Whether this pass would have failed, or would have changed the next step's gradients."""
+    stage = engine.zero_optimization_stage()
+    if stage == 3:
+        micro_batches = getattr(engine.optimizer, "micro_step_id", None)
+        return micro_batches == 0 and engine.global_steps > 0 and engine.module.training
+    return stage == 2 or bool(engine.is_gradient_accumulation_boundary())
 
 
 PATCH = Patch(
@@ -96,6 +109,10 @@ PATCH = Patch(
             before="if needs_scaler and not self._manual_backward_expected:\n    ...",
             code="needs_scaler = needs_scaler and not left_no_gradient(self)",
             uses=(left_no_gradient,),
+            effect="gradients of inputs needed no loss scaling; a RuntimeError would have come",
+            when="needs_scaler and not self._manual_backward_expected"
+            " and self.__dict__.get('_dsfix_leaves_no_gradient')"
+            " and not self.optimizer._backward_hook_state.hooks_fired_this_backward",
         ),
         Edit(
             f"{_ENGINE}._backward_epilogue",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -54,6 +54,8 @@ if self.backward_active_depth == 0 and not self.backward_seen_this_step:
 ended = self.remaining_grad_acc_hooks == 0 and self.backward_active_depth == 0 and self.backward_seen_this_step
 self.ds_count_again = ended or self.hooks_fired_this_backward == 0
 """,
+            effect=RAN,  # the results are the same
+            when="self.hooks_fired_this_backward",
         ),
         Edit(_HOOKS_12, replace=_COUNT_12, code=_once(_COUNT_12)),
         Edit(_HOOKS_3, replace=_COUNT_3, count=2, code=_once(_COUNT_3)),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -41,6 +41,8 @@ PATCH = Patch(
             _CONVERT,
             replace="start_param += param.ds_numel",
             code="start_param += param.ds_numel_aligned",
+            effect=RAN,  # the padding may contain zeros
+            when="param.ds_numel_aligned != param.ds_numel",
         ),
     ),
     upstream={

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -35,6 +36,7 @@ def keep_dtype(parameter: Any, gathered: Any) -> None:
     if gathered.dtype == parameter.dtype:
         parameter.data = gathered
     else:
+        ran(__name__)  # whether it is used again shows later
         parameter.dsfix_gathered = gathered
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -40,6 +41,7 @@ def is_finite(norms: Sequence[Any]) -> bool:
 
     finite = not bool((torch.stack(list(norms)) < 0).any())
     if not finite:
+        took_effect(__name__, "a step with an inf or nan gradient was skipped; it would have been made")
         what = "bf16 + ZeRO-3: a gradient is inf or nan, the step is skipped"
         warn_repeatedly(what, f"{what}; if that goes on, nothing is trained any more")
     return finite

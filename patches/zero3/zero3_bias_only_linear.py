@@ -23,7 +23,15 @@ PATCH = Patch(
     title="zero.Init, a linear layer with a frozen weight and a trained bias: UnboundLocalError 'dim'",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.17.4"},
-    changes=(Edit(_BACKWARD, before="if bias is not None and ctx.needs_input_grad[2]:\n    ...", code=_DIM),),
+    changes=(
+        Edit(
+            _BACKWARD,
+            before="if bias is not None and ctx.needs_input_grad[2]:\n    ...",
+            code=_DIM,
+            effect="the gradient of a bias beside a frozen weight was computed; it would have failed",
+            when="bias is not None and ctx.needs_input_grad[2] and not ctx.needs_input_grad[1]",
+        ),
+    ),
     symptom=r"zero/linear\.py.*, in backward\n(.*\n){1,4}?.*UnboundLocalError: .*'dim'",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7435": "reported",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -27,7 +27,7 @@ PATCH = Patch(
     title="ZeRO-3: each gradient is reduced separately after the first full bucket",
     severity=Severity.USABILITY,
     affects={"deepspeed": "==0.17.2"},
-    changes=(Edit(_REDUCE, after="params_in_bucket.clear()", code="bucket.elements = 0"),),
+    changes=(Edit(_REDUCE, after="params_in_bucket.clear()", code="bucket.elements = 0", effect=RAN),),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7415": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/6993": "introduced in 0.17.2",

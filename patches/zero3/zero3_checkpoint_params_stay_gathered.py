@@ -33,6 +33,9 @@ PATCH = Patch(
             f"{_OFFLOAD}.pre_sub_module_forward_function",
             before="param_coordinator = self.get_param_coordinator()",
             code="if torch._C._current_graph_task_id() != -1:\n    sub_module.ds_grads_remaining = 0",
+            effect="parameters were released in the backward pass; they would have stayed gathered",
+            when="torch._C._current_graph_task_id() != -1 and getattr(sub_module, 'ds_grads_remaining', 0) > 0"
+            " and any(not getattr(each, 'ds_persist', True) for each in sub_module.parameters(recurse=False))",
         ),
         Edit(
             f"{_OFFLOAD}.partition_all_parameters",
@@ -65,6 +68,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.gathered import train
+    from ._gathered import train
 
     return train(lab, checkpointing=True)

@@ -43,7 +43,7 @@ def reproduce(lab: Lab) -> str:
         "zero_optimization": {"stage": 3},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
-    from dsfix.lab import checkpoints
+    from ..checkpoint import _checkpoints as checkpoints
 
     checkpoints.train(lab, engine, batches[:1])
     kept = lab.parameters(engine)

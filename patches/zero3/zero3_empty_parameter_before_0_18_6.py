@@ -40,6 +40,6 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch  # makes the device usable before the next line imports torch
-    from dsfix.lab import empty_parameter
+    from . import _empty_parameter as empty_parameter
 
     return empty_parameter.reproduce(lab)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +35,7 @@ def use_one_coordinator(offload: Any) -> None:
     coordinator = offload.get_param_coordinator(training=True)
     if offload.param_coordinators.get(False) is coordinator:
         return
+    took_effect(__name__, "modules in evaluation mode took part in training; an AssertionError would have come")
     offload.param_coordinators[False] = coordinator
     prefetched = offload._DeepSpeedZeRoOffload__inflight_param_registry[False]
     for parameter, handle in prefetched.items():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -44,6 +44,8 @@ if own.get("ds_unwind_hook") not in sub_module._forward_hooks:
     own["ds_stack_lengths"] = []
 own["ds_stack_lengths"].append(len(FWD_MODULE_STACK))
 """,
+            effect=RAN,  # whether the recomputation ends early shows later
+            when="torch._C._current_graph_task_id() != -1",
         ),
         Edit(
             f"{_OFFLOAD}.destroy",
@@ -56,6 +58,8 @@ for module in self.module.modules():
     if getattr(module._parameters, "_in_forward", False):
         module._parameters._in_forward = False
 """,
+            effect="destroy() took the model off the list of running modules; it would have stayed in memory",
+            when="self.module in FWD_MODULE_STACK",
         ),
     ),
     upstream={

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.version import Version
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -35,6 +36,8 @@ def dtype_of_average(optimizer: Any, average: Any) -> Any:
 
     other = getattr(optimizer, "zenflow", False) or getattr(optimizer, "use_muon", False)
     exact = average.dtype == optimizer.gradient_accumulation_dtype == torch.float32
+    if exact and not other and optimizer.dtype != torch.float32 and optimizer.partition_count > 1:
+        took_effect(__name__, "averaged gradients stayed in fp32; they would have been rounded to %s", optimizer.dtype)
     return torch.float32 if exact and not other else optimizer.dtype
 
 
@@ -98,7 +101,7 @@ def _one_step(lab: Lab, reduce_scatter: bool) -> str:
     torch, models = lab.torch, lab.models
     from deepspeed.utils import safe_get_full_fp32_param
 
-    from dsfix.lab import half
+    from .. import _half as half
 
     batches = [[models.regression_batch(rank, step) for step in range(_ACCUMULATION)] for rank in range(2)]
     model = models.MLP().to(lab.device, torch.bfloat16)

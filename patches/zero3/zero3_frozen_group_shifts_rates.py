@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,11 +29,22 @@ _CREATE = f"{_OPTIMIZER}._create_fp16_partitions_with_defragmentation"
 
 def trained_groups(optimizer: Any) -> list[int]:
     """The places, among the optimizer's groups, of those that have something to train. For use in the constructor."""
+    if _shifts(optimizer.optimizer.param_groups):
+        took_effect(
+            __name__, "groups behind a frozen one had their own options; those before them would have been used"
+        )
     return [
         place
         for place, group in enumerate(optimizer.optimizer.param_groups)
         if any(parameter.requires_grad for parameter in group["params"])
     ]
+
+
+def _shifts(groups: list[dict[str, Any]]) -> bool:
+    """Whether a group is stepped with options other than its own without the patch."""
+    options = [{name: value for name, value in group.items() if isinstance(value, (int, float))} for group in groups]
+    own = [each for each, group in zip(options, groups) if any(p.requires_grad for p in group["params"])]
+    return own != options[: len(own)]
 
 
 def as_before(saved: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +127,7 @@ def reproduce(lab: Lab) -> str:
     torch = lab.torch
     from packaging.version import Version
 
-    from dsfix.lab import checkpoints
+    from ..checkpoint import _checkpoints as checkpoints
 
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(2 * _STEPS)]
 

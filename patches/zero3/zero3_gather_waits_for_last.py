@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -27,7 +27,13 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
-        Edit(_GATHER, replace="launch_handles[-1].wait()", code="for handle in launch_handles:\n    handle.wait()"),
+        Edit(
+            _GATHER,
+            replace="launch_handles[-1].wait()",
+            code="for handle in launch_handles:\n    handle.wait()",
+            effect=RAN,
+            when="len(launch_handles) > 1",
+        ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/issues/8381": "reported"},
     fixed_in="0.19.8",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -29,18 +29,32 @@ for inflight, handle in self.__inflight_param_registry.items():
         self.__n_available_params -= inflight.ds_numel
 self.__inflight_param_registry.clear()
 """
+_EFFECT = "parameters in flight were waited for; a RuntimeError would have come"
 
 PATCH = Patch(
     title='ZeRO-3: "still have inflight params" when a forward pass skips a module',
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.15.3"},
     changes=(
-        Edit(f"{_COORDINATOR}.reset_step", replace="if self.__inflight_param_registry:\n    ...", code=_RELEASE),
-        Edit(f"{_COORDINATOR}._invalidate_trace", after="self._clear_trace_structures()", code=_RELEASE),
+        Edit(
+            f"{_COORDINATOR}.reset_step",
+            replace="if self.__inflight_param_registry:\n    ...",
+            code=_RELEASE,
+            effect=_EFFECT,
+            when="self.__inflight_param_registry",
+        ),
+        Edit(
+            f"{_COORDINATOR}._invalidate_trace",
+            after="self._clear_trace_structures()",
+            code=_RELEASE,
+            effect=RAN,  # the forward pass may need them yet
+            when="self.__inflight_param_registry",
+        ),
         Edit(
             f"{_COORDINATOR}.release_and_reset_all",
             replace='raise RuntimeError(f"param {param.ds_summary()} still in flight")',
             code="self.__inflight_param_registry.pop(param).wait()",
+            effect=_EFFECT,
         ),
     ),
     symptom=rf"{_MESSAGE}|param .* still in flight",

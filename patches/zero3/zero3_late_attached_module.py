@@ -34,11 +34,15 @@ PATCH = Patch(
             code="if not hasattr(module._parameters, '_in_forward'):\n"
             "    from deepspeed.runtime.zero.parameter_offload import ZeROOrderedDict\n"
             "    module._parameters = ZeROOrderedDict(module, module._parameters)",
+            effect="a module attached later got ZeRO-3's container; an AttributeError would have come",
+            when="type(module._parameters) is dict",
         ),
         Edit(
             f"{_ENGINE}._forward_epilogue",
             replace=_UNMARK,
             code=f"if hasattr(module._parameters, '_in_forward'):\n    {_UNMARK}",
+            effect="a module attached in the forward pass was left alone; an AttributeError would have come",
+            when="type(module._parameters) is dict",
         ),
     ),
     symptom="'dict' object has no attribute '_in_forward'",
@@ -53,7 +57,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.late_module import forward_with_late_module
+    from ._late_module import forward_with_late_module
 
     if not hasattr(lab.deepspeed.DeepSpeedEngine, "_forward_prologue"):
         raise CannotTell(f"DeepSpeed {lab.deepspeed.__version__} marks the containers in another function")

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -37,6 +38,8 @@ def renew(optimizer: Any, buffers: dict[int, Any]) -> None:
     filled = optimizer._dsfix_filled  # the parameters whose buffers are not zero
     left_out = [param for number, param in filled.items() if written.get(number) != optimizer.micro_step_id]
     if optimizer.micro_step_id == 0:
+        if not optimizer.offload_optimizer and any(param.requires_grad for param in left_out):
+            took_effect(__name__, "an unused parameter got a zero gradient; it would have got that of an earlier step")
         for param in left_out:
             buffers[param.ds_id].zero_()
             del filled[param.ds_id]
@@ -54,6 +57,7 @@ def _hand_over(optimizer: Any, param: Any, gradient: Any, has_norm: bool) -> Non
     group, offset, _ = optimizer.grad_position[optimizer.get_param_id(param)]
     if optimizer._swappable_optimizer_subgroup(group):
         return
+    took_effect(__name__, "an unused parameter's offloaded gradient was renewed; an old one would have been used")
     optimizer.fp32_partitioned_groups_flat[group].grad.narrow(0, offset, gradient.numel()).copy_(gradient)
     if has_norm:
         norm = optimizer._constant_buffered_norm2(gradient.to(param.device))

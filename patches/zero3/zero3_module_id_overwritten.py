@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,7 +34,13 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.16.4"},
     changes=(
-        Edit(f"{_OFFLOAD}._register_hooks_recursively", replace="module.id = my_count", code="module.ds_id = my_count"),
+        Edit(
+            f"{_OFFLOAD}._register_hooks_recursively",
+            replace="module.id = my_count",
+            code="module.ds_id = my_count",
+            effect=RAN,  # the model may not use its own
+            when="'id' in vars(module) or hasattr(type(module), 'id')",
+        ),
         _renamed(f"{_OFFLOAD}.post_sub_module_forward_function", "sub_module", 2),
         _renamed(f"{_OFFLOAD}.post_sub_module_backward_function", "sub_module", 2),
         _renamed(f"{_COORDINATOR}.trace_prologue", "sub_module", 2),

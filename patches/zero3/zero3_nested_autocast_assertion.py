@@ -38,6 +38,8 @@ PATCH = Patch(
             "        logger.warning('torch.autocast around the DeepSpeed engine has no effect inside the engine')\n"
             "        _WARNED_NESTED_AUTOCAST = True\n"
             "    return",
+            effect="torch.autocast around the engine was accepted; an AssertionError would have come",
+            when="torch.is_autocast_enabled() and not engine.torch_autocast_enabled()",
         ),
     ),
     symptom=_MESSAGE,

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 from .._shared import kept
 
@@ -45,6 +45,8 @@ PATCH = Patch(
             after=_RESET,
             code="if not torch.is_grad_enabled():\n    module.ds_grads_remaining = kept(module, awaited)",
             uses=(kept,),
+            effect=RAN,  # the backward pass may never come
+            when="not torch.is_grad_enabled() and awaited > 0",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/6726": "fixed in 0.16.0, taken back in 0.16.8"},
@@ -55,6 +57,6 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
-    from dsfix.lab.gathered import train
+    from ._gathered import train
 
     return train(lab, evaluating=True)

@@ -18,6 +18,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -72,6 +73,7 @@ def coordinator_for(module: Any, coordinator: Any) -> Any:
     external = (parameter for _, parameter in module.ds_external_parameters())
     lacks = any(each.ds_status.name != "AVAILABLE" for each in (*own, *external))
     if lacks:
+        ran(__name__)  # not each backward pass needs the parameters
         return Untraced(coordinator)
     if _ACTIVE in vars(coordinator):  # since 0.19.3, which asserts that a module whose pass ends is among them
         vars(coordinator)[_ACTIVE][module.ds_id] = module

@@ -60,6 +60,8 @@ PATCH = Patch(
             f"{_OPTIMIZER}.partition_grads",
             before="if self.offload_optimizer:\n    ...",
             code="reduced.add(id(param))",
+            effect="gradients of several backward passes were summed; the last alone would have been used",
+            when="self.micro_step_id == 0 and id(param) in reduced",
         ),
         Edit(
             f"{_OPTIMIZER}.independent_gradient_partition_epilogue",

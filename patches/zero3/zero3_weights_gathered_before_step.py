@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -39,6 +40,7 @@ def gather_after_step(optimizer: Any) -> None:
     ordered = getattr(accelerator, "resolves_data_dependency", accelerator.is_synchronized_device)
     current = accelerator.current_stream()
     if not ordered() and stream != current:
+        ran(__name__)
         stream.wait_stream(current)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 from .._shared import own, restore
 
@@ -44,7 +44,14 @@ PATCH = Patch(
             code=f"cls.{_KEPT} = own(cls, '_apply')",
             uses=(own,),
         ),
-        Edit(_DISABLE, replace=f"cls._apply = cls.{_KEPT}", code=f"restore(cls, '_apply', '{_KEPT}')", uses=(restore,)),
+        Edit(
+            _DISABLE,
+            replace=f"cls._apply = cls.{_KEPT}",
+            code=f"restore(cls, '_apply', '{_KEPT}')",
+            uses=(restore,),
+            effect=RAN,  # a module of this class may never be made later
+            when=f"cls.__dict__.get('{_KEPT}', cls) is None",
+        ),
     ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4722": "introduced in 0.13.0",
@@ -58,7 +65,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     torch = lab.torch
-    from dsfix.lab.inherited import classes
+    from ._inherited import classes
 
     found = classes()
     before = [each() for each in found]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 from .._shared import own, restore
 
@@ -45,6 +45,8 @@ PATCH = Patch(
             replace="cls.__init__ = cls._old_init",
             code="restore(cls, '__init__', '_old_init')",
             uses=(restore,),
+            effect=RAN,  # a module of this class may never be made later
+            when="cls.__dict__.get('_old_init', cls) is None",
         ),
     ),
     upstream={
@@ -59,7 +61,7 @@ PATCH = Patch(
 
 def reproduce(lab: Lab) -> str:
     _ = lab.torch
-    from dsfix.lab.inherited import classes
+    from ._inherited import classes
 
     found = classes()
     with lab.deepspeed.zero.Init():

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 _SECOND = "deepspeed.runtime.zero.partition_parameters:Init._partition_param_sec"
 _RANKS = "deepspeed.comm.comm:get_all_ranks_from_group"
 
+# elements that are written without the patch
+_WRITTEN = """(
+    0 if start >= param.ds_numel
+    else (param.ds_numel - start) * param.ds_secondary_tensor_num_of_groups if end > param.ds_numel
+    else secondary_partition_size if secondary_end <= param.ds_numel
+    else 0
+)"""
+
 
 def write(parameter: Any, start: int, size: int) -> None:
     """Copy what this rank's part of the second copy, `size` elements from `start` on, has of the parameter."""
@@ -51,6 +59,8 @@ PATCH = Patch(
             replace="if start < param.ds_numel and end <= param.ds_numel:\n    ...\nelse:\n    ...",
             code="write(param, secondary_start, secondary_partition_size)",
             uses=(write,),
+            effect="the second copy of a parameter was written whole; a part would have been garbage",
+            when=f"max(0, min(param.ds_numel - secondary_start, secondary_partition_size)) != {_WRITTEN}",
         ),
     ),
     upstream={
@@ -77,7 +87,7 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(4)
     if Version(lab.deepspeed.__version__) < Version("0.13.0"):
         raise CannotTell("before 0.13.0, hpZ does not run beside this torch")
-    from dsfix.lab.second_copies import BEFORE, train
+    from ._second_copies import BEFORE, train
 
     # node 0's rank 1 writes nothing of the second half, node 1's rank 1 one element too few; the head's 15 are padded
     training = train(lab, width=15, partition_size=2, steps=1)

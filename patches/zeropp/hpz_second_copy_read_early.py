@@ -104,7 +104,7 @@ def reproduce(lab: Lab) -> str:
         raise CannotTell("before 0.13.0, hpZ does not run beside this torch")
     import torch
 
-    from dsfix.lab.second_copies import BEFORE, train
+    from ._second_copies import BEFORE, train
 
     # The first copies are written before the first step, and through 0.13.1 no others. With these options, parameters
     # are released after the forward pass in the second step, too, as they are in a model larger than the defaults.

@@ -37,6 +37,9 @@ PATCH = Patch(
             "    ranks = dist.get_all_ranks_from_group(group=_ZERO_PARAM_INTRA_PARALLEL_GROUP)\n"
             "    if len(ranks) == min(group_size, dist.get_world_size()):\n"
             "        return",
+            effect="process groups of the same size were used again; an AssertionError would have come",
+            when="_ZERO_PARAM_INTRA_PARALLEL_GROUP is not None and min(group_size, dist.get_world_size())"
+            " == len(dist.get_all_ranks_from_group(group=_ZERO_PARAM_INTRA_PARALLEL_GROUP))",
         ),
     ),
     symptom=r"ZeRO parameter intra parallel group is already initialized",

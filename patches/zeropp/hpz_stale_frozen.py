@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,6 +33,7 @@ def drop_copies(model: Any) -> None:
     for parameter in model.parameters():
         copy = getattr(parameter, "ds_secondary_tensor", None)
         if copy is not None and not parameter.requires_grad and not hasattr(copy, "ds_quant_scale"):
+            ran(__name__)  # it may be a copy of what was loaded
             parameter.ds_secondary_tensor = None
 
 
@@ -67,7 +69,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import load_whole_files
+    from ..checkpoint._checkpoints import load_whole_files
 
     lab.require_ranks(2)
     load_whole_files()

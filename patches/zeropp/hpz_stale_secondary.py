@@ -70,7 +70,7 @@ _LEARNING_RATE = 0.1
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab.checkpoints import load_whole_files
+    from ..checkpoint._checkpoints import load_whole_files
 
     lab.require_ranks(2)
     load_whole_files()

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,6 +33,7 @@ def kept(manager: Any, handles: list[Any]) -> Iterator[None]:
     with manager as own:
         yield
     if own is not None:
+        ran(__name__)
         handles.append(own)
 
 

@@ -15,6 +15,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Patch, Replace, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,8 @@ def without_shapes(load: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(load)
     def load_state_dict(self: Any, *args: Any, **options: Any) -> Any:
         if all(options.get(each) is None for each in other):
+            if "param_shapes" in options:
+                took_effect(__name__, "a checkpoint was loaded without the shapes; a TypeError would have come")
             options.pop("param_shapes", None)
         return load(self, *args, **options)
 
@@ -75,7 +78,7 @@ _STEPS, _SAVED = 4, 2
 def reproduce(lab: Lab) -> str:
     from packaging.version import Version
 
-    from dsfix.lab import checkpoints
+    from ..checkpoint import _checkpoints as checkpoints
 
     lab.require_ranks(2)
     checkpoints.load_whole_files()

@@ -150,13 +150,6 @@ def test_metadata_that_cannot_be_read_is_one_warning(own):
     assert "plug-in acme (entry_points.txt)" in told.warnings[0]
 
 
-def test_a_change_that_cannot_be_compiled_is_failed_and_costs_the_others_nothing(own):
-    own.plugin("acme", "acme", bad='PATCH = declare(Edit("deepspeed.n:f", replace="y = x + 1", code="y ="))')
-    told = own.run("import dsfix, deepspeed.m, deepspeed.n; tell([deepspeed.m.f(1), deepspeed.n.f(1), outcomes()])")
-    assert told.value == [3, 2, {"cure": "applied", "acme:bad": "failed"}]
-    assert len(told.warnings) == 1
-
-
 def test_two_patches_of_one_name_in_a_distribution(own):
     own.plugin("acme", "acme.a", same=EDIT.format("n", 3))
     own.module("acme.__init__", "")

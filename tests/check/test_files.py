@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -46,7 +47,8 @@ def check(environment, capsys, monkeypatch):
 
 
 def ids(done):
-    return [finding["rule"] for finding in json.loads(done.stdout)["findings"]]
+    [checked] = json.loads(done.stdout)
+    return [each["rule"] for each in checked["findings"] if each["rule"] != "bugs_beyond_the_config"]
 
 
 def test_a_good_config(check):
@@ -74,7 +76,7 @@ def test_a_warning_is_status_0(check):
 def test_as_json(check):
     done = check({**GOOD, "train_batch_size": "8"}, "--json")
     assert done.returncode == 1
-    printed = json.loads(done.stdout)
+    [printed] = json.loads(done.stdout)
     assert printed["deepspeed"] == "0.19.8"
     [finding] = printed["findings"]
     assert finding["rule"] == "batch_not_a_number"
@@ -82,6 +84,32 @@ def test_as_json(check):
     assert finding["where"] == "train_batch_size"
     assert finding["what"]
     assert finding["remedy"]
+
+
+def test_several_files_the_worst_status_counts(check, environment):
+    (environment.directory / "wrong.json").write_text(json.dumps({**GOOD, "train_batch_size": "8"}))
+    (environment.directory / "other.json").write_text('{"name": "x", "version": "1"}')
+    done = check(GOOD, "wrong.json", "--deepspeed=0.19.8", release=None)
+    assert done.returncode == 1
+    assert re.findall(r"^(\S+)\.json, deepspeed", done.stdout.replace(f"{environment.directory}/", ""), re.M) == [
+        "ds_config",
+        "wrong",
+    ]
+    done = check(GOOD, "wrong.json", "absent.json", "other.json", "--deepspeed=0.19.8", "--json", release=None)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "dsfix: absent.json cannot be read: No such file or directory",
+        "dsfix: other.json: no key of DeepSpeed found, only name, version",
+    ]
+    good, wrong, absent, other = json.loads(done.stdout)
+    assert (good["findings"], [each["rule"] for each in wrong["findings"]]) == ([], ["batch_not_a_number"])
+    assert [f"dsfix: {each['error']}" for each in (absent, other)] == done.stderr.splitlines()
+
+
+def test_text_is_as_wide_as_the_terminal(check, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = check({**GOOD, "train_batch_size": "8", "gradient_cliping": 1.0}).stdout.splitlines()
+    assert max(len(line) for line in shown[1:]) <= 60
 
 
 def test_the_release_decides(check):
@@ -150,7 +178,7 @@ def test_the_state_of_a_patch_is_printed(check, environment):
     assert "would apply" in check(config, release="0.14.2").stdout
     environment.install("0.14.2")
     done = check(config, "--json", release=None)
-    assert json.loads(done.stdout)["patches"]["zero3_offload_clip_device"]["state"] == "applies here"
+    assert json.loads(done.stdout)[0]["patches"]["zero3_offload_clip_device"]["state"] == "applies here"
     environment.stage3.write_text(environment.stage3.read_text().replace("clip * self.loss_scale", "clip * scale"))
     assert "drifted" in check(config, release=None).stdout
 
@@ -191,7 +219,7 @@ def test_a_template_with_bare_words(check):
     pytest.importorskip("hjson")
     done = check(BARE.replace("{\n", '{\n  "gradient_clipping": "auto",\n', 1), "--json")
     assert done.returncode == 1
-    [error] = [each for each in json.loads(done.stdout)["findings"] if each["level"] != "note"]
+    [error] = [each for each in json.loads(done.stdout)[0]["findings"] if each["level"] != "note"]
     assert error["rule"] == "template"
     for said in ("train_batch_size (GLOBAL_BATCH)", "gpu ($MICRO)", "stage (STAGE)"):
         assert said in error["what"]
@@ -204,8 +232,8 @@ def test_an_inference_config(check):
     for release in ("0.14.2", "0.19.8"):
         done = check(config, release=release)
         assert done.returncode == 0
-        assert "deepspeed.init_inference" in done.stdout
-        assert "Assumed" not in done.stdout
+        assert "no problems found" in done.stdout
+        assert "Assumed: a config of deepspeed.init_inference" in done.stdout
     assert check({**config, "kernel_injct": True}).returncode == 1
     assert check(config, "--plain").returncode == 1
 
@@ -320,6 +348,32 @@ def test_accelerates_yaml(check):
     assert ids(check(accelerate(), "--json", name="zero2.yaml", release="0.19.5")) == []
     assert ids(check(accelerate(device="cpu"), "--json", name="z.yml", release="0.19.5")) == ["needs_stage_3"]
     assert ids(check(accelerate(stage=7), "--json", name="z.yml", release="0.19.5")) == ["unknown_stage"]
+
+
+@pytest.mark.parametrize(
+    ("total", "machines", "said"),
+    [
+        (16, 2, None),
+        (1, 1, None),
+        (1, 2, "1 for 2: torchrun (standard) fails with an AssertionError"),
+        (7, 2, "7 for 2: 3 per machine are started"),
+    ],
+)
+def test_accelerates_processes_are_those_of_all_machines(check, total, machines, said):
+    pytest.importorskip("yaml")
+    text = accelerate().replace("num_processes: 8", f"num_processes: {total}\nnum_machines: {machines}")
+    shown = " ".join(check(text, name="a.yaml").stdout.split())
+    assert ("accelerate_processes" in shown) == (said is not None)
+    assert (said or "") in shown
+
+
+def test_accelerates_zero3_flags(check):
+    pytest.importorskip("yaml")
+    text = accelerate(stage=3)
+    assert ids(check(text, "--json", name="a.yaml")).count("accelerate_zero3") == 2
+    text = text.replace("init_flag: false", "init_flag: true\n  zero3_save_16bit_model: true")
+    assert "accelerate_zero3" not in ids(check(text, "--json", name="a.yaml"))
+    assert "accelerate_zero3" not in ids(check(accelerate(stage=2), "--json", name="a.yaml"))
 
 
 def test_accelerates_yaml_that_names_a_deepspeed_config(check, environment):

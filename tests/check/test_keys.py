@@ -166,7 +166,6 @@ EXPECTED = {  # kind -> keys
     "zero_optimization/stage3_prefetch init_inference()/parallel/size",
     "float": "zero_optimization/ratio",
     "removed": "zero_optimization/mics_shard_size amp",
-    "unused": "pipeline/stages",
 }
 
 
@@ -188,11 +187,18 @@ def test_source_without_a_config_class(package, damage):
         extract.known(package)
 
 
-def test_a_module_with_a_syntax_error_loses_only_its_own_keys(package):
-    (package / "monitor.py").write_text("def get_monitor(:\n")
-    known = extract.known(package).keys
-    assert "wandb" not in known.below
-    assert "train_batch_size" in known.below
+@pytest.mark.parametrize("damage", [None, "", "def get_monitor(:\n"])
+def test_of_a_half_installed_release_the_tables_keys_are_known(environment, package, damage):
+    file = package / "monitor.py"
+    file.unlink() if damage is None else file.write_text(damage)
+    with pytest.raises(extract.UnreadableSource, match=r"lacks monitor\.py"):
+        extract.known(package)
+    environment.register("0.14.2")
+    config = environment.directory / "ds.json"
+    config.write_text(json.dumps({"train_batch_size": 8, "gradient_clipping": 1.0, "wandb": {"enabled": False}}))
+    shown = environment.dsfix("check", config).stdout
+    assert "no problems found" in shown
+    assert "the keys of deepspeed 0.14.2 from dsfix's table" in shown
 
 
 @pytest.mark.parametrize(("key", "told"), [("aio", True), ("brand_new", False)])
@@ -274,13 +280,6 @@ def test_the_table_of_inference_keys(release, grain):
     assert (known.find("tp", "tp_grain_size") is not None) is grain
 
 
-def test_unused_keys_in_the_table():
-    for release in ("0.12.0", "0.19.8"):
-        walked = keys.of_release(Version(release)).keys.walk()
-        unused = {"/".join(path) for path, key in walked if key.unused}
-        assert unused == {"pipeline/partition", "pipeline/seed_layers", "pipeline/stages"}
-
-
 def test_removed_keys_in_the_table():
     known = keys.of_release(Version("0.19.8"))
     removed = {"/".join(path) for path, key in known.keys.walk() if key.removed}
@@ -298,10 +297,31 @@ def test_removed_keys_in_the_table():
         ("Gradient-Clipping", "gradient_clipping"),
         ("train_micro_batch_size", "train_micro_batch_size_per_gpu"),
         ("zero_optimisation", "zero_optimization"),
+        ("ZeroOptimization", "zero_optimization"),
+        ("gradient_accumulation", "gradient_accumulation_steps"),
+        ("communication_dtype", "communication_data_type"),
         ("comms_config", None),
+        ("min_train_batch_size", None),
+        ("tensor_parallel_size", None),
+        ("sparse_gradients", None),
         ("model-parallel-size", None),
         ("model", None),
     ],
 )
 def test_the_nearest_key(written, meant):
     assert keys.nearest(written, keys.of_release(Version("0.19.8")).keys.names) == meant
+
+
+@pytest.mark.parametrize(
+    ("block", "written", "meant"),
+    [
+        ("pipeline", "pipe_partition_method", None),
+        ("pipeline", "pipe_partition", "pipe_partitioned"),
+        ("zero_optimization", "offload_optimizer_device", None),
+        ("zero_optimization", "gather_fp16_weights_on_model_save", "gather_16bit_weights_on_model_save"),
+        ("zero_optimization", "stage3_max_live_params", "stage3_max_live_parameters"),
+        ("zero_optimization", "stage2_max_live_parameters", "stage3_max_live_parameters"),
+    ],
+)
+def test_the_nearest_key_of_a_block(block, written, meant):
+    assert keys.nearest(written, keys.of_release(Version("0.19.8")).keys.below[block].names) == meant

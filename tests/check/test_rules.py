@@ -131,15 +131,9 @@ misspelled_key pipeline.activation_checkpointing_interval: pipeline.activation_c
   - pipeline.activation_checkpoint_interval=1
 key_of_another_release pipeline.grad_partitioned [0.12.2]: pipeline.grad_partitioned=false
   - [0.12.3]
-unused_key pipeline.stages: pipeline.stages=4
-  - pipeline.stages=auto pipeline.partition=best pipeline.seed_layers=false
+unread_key pipeline.stages: pipeline.stages=4
+  - pipeline.use_reentrant=false
 # configs of deepspeed.init_inference
-inference_config -: whole inference
-  - [plain] | [in_job] | inference train_micro_batch_size_per_gpu=2 | whole tensor_parallel.autotp_size=2 zero.stage=1
-  - zero.stage=3 zero.stage3_max_live_parameters=auto zero.offload_param.device=cpu
-inference_config - [0.14.2]: whole tensor_parallel.tp_size=2
-inference_config -: whole tp.tp_size=2 dtype=fp16
-inference_config - [0.12.0]: whole dtype=fp16 mp_size=2
 rejected_key max_out_token: whole inference max_out_token=512
   - whole inference max_out_tokens=512 | dtype=fp16 max_out_token=512
 rejected_key tensor_parallel.tp_grain_size [0.16.1]: whole inference tensor_parallel.tp_grain_size=64
@@ -283,9 +277,6 @@ offload_client_optimizer zero_force_ds_cpu_optimizer [plain optimizer=AdamW]: ze
   - [plain optimizer=DeepSpeedCPUAdam] | [plain optimizer=AdamW] … zero_force_ds_cpu_optimizer=false | [optimizer=AdamW]
 offload_client_optimizer zero_force_ds_cpu_optimizer [0.17.5 plain optimizer=DeepSpeedCPULion]: zero.stage=2 offload
   - [0.17.6 plain optimizer=DeepSpeedCPULion]
-offload_at_odds zero.offload_optimizer: zero.stage=3 zero.offload_param.device=cpu adamw
-  - zero.stage=3 zero.offload_param.device=cpu offload | zero.stage=3 offload
-  - zero.stage=3 zero.offload_param.device=cpu | [lora=peft]
 offload_memory zero.offload_optimizer [parameters=90000000000000.0]: zero.stage=3 offload
   - [parameters=1000000.0] | [parameters=90000000000000.0] zero.stage=3 | [parameters=90000000000000.0 lora=peft]
 weights_not_gathered zero.stage3_gather_16bit_weights_on_model_save [save_16bit=true]: zero.stage=3
@@ -336,19 +327,13 @@ bf16_checkpointed_twice bf16.enabled [0.17.0 plain]: bf16.enabled=true data_type
   - [0.17.0 plain] bf16.enabled=true zero.stage=1 | [0.17.0 plain] fp16.enabled=true zero.stage=0
 bf16_overflow_default bf16.check_grad_overflow [plain]: bf16.enabled=true
   - [plain] … bf16.check_grad_overflow=false | [0.17.0 plain]
-timeout_default DEEPSPEED_TIMEOUT [0.19.6 world_size=2]: nothing
-  - [] | [world_size=1] | [0.19.5 world_size=2]
 # the training around the config
 zero3_device_map zero.stage [device_map=auto]: zero.stage=3
   - [device_map=auto] zero.stage=2 | []
-zero3_low_cpu_mem_usage zero.stage [low_cpu_mem_usage=true]: zero.stage=3
-  - [low_cpu_mem_usage=false] | [low_cpu_mem_usage=true] zero.stage=2
 frozen_base_saved checkpoint [lora=own]: nothing
   - [lora=peft]
 moe_without_leaf_modules zero.stage [moe=true]: zero.stage=3
   - [moe=true] … zero.leaf_module.classes=["MixtralSparseMoeBlock"] | [moe=true] zero.stage=2
-lora_fits_stage_2 zero.stage [lora=peft parameters=7000000000.0 gpu_memory=80.0]: zero.stage=3
-  - [lora=peft parameters=70000000000.0 gpu_memory=80.0] | [parameters=7000000000.0 gpu_memory=80.0]
 zero3_checkpointing_recompute zero.stage [0.19.2 lora=peft gradient_checkpointing=true]: zero.stage=3
   - [0.19.3 lora=peft gradient_checkpointing=true] | [0.19.2 lora=peft gradient_checkpointing=true] zero.stage=2
   - [0.19.2 lora=peft gradient_checkpointing=true use_reentrant=true] | [0.19.2 gradient_checkpointing=true]
@@ -383,6 +368,9 @@ ELSEWHERE = {  # rule -> its test in this directory
     "not_plain_json": "test_check_files",
     "accelerate_ignores": "test_check_files",
     "accelerate_not_deepspeed": "test_check_files",
+    "accelerate_processes": "test_check_files",
+    "accelerate_zero3": "test_check_files",
+    "bugs_beyond_the_config": "test_bugs_that_the_config_cannot_show_are_one_note",
     "accelerate_without_zero": "test_check_files",
     "pinned_memory_limited": "test_pinned_memory_on_wsl2",
 }
@@ -492,10 +480,31 @@ def test_a_placeholder_has_no_other_finding():
     assert {each.rule for each in other if each.level is rules.Level.ERROR} == {"template", "unknown_stage"}
 
 
+@pytest.mark.parametrize(
+    ("config", "context", "infers"),
+    [
+        ("inference", "", True),
+        ("inference", "plain", False),
+        ("inference", "in_job", False),
+        ("inference train_micro_batch_size_per_gpu=2", "", False),
+        ("tensor_parallel.tp_size=2", "0.14.2", True),
+        ("tensor_parallel.autotp_size=2 zero.stage=1", "", False),
+        ("tp.tp_size=2 dtype=fp16", "", True),
+        ("dtype=fp16 mp_size=2", "0.12.0", True),
+        ("zero.stage=3 zero.stage3_max_live_parameters=auto zero.offload_param.device=cpu", "", False),
+    ],
+)
+def test_a_config_of_init_inference_is_told_by_its_keys(config, context, infers):
+    release, around = told(context)
+    seen = checking.check(config_of(config), deepspeed=release, **around)
+    assert seen.facts.inference is infers
+    assert any("init_inference" in each for each in seen.assumed) is infers
+
+
 def test_only_what_is_known_of_an_inference_config_is_reported():
     for release in ("0.12.0", NEWEST):
         config = "whole inference replace_method=auto mp_size=2 max_out_tokens=2048"
-        assert ids(config, release) == ["inference_config"]
+        assert ids(config, release) == []
 
 
 def test_values_that_autotuning_tries_have_no_finding():
@@ -504,19 +513,6 @@ def test_values_that_autotuning_tries_have_no_finding():
         for plain in (False, True):
             found_ids = ids(f"{config} zero.overlap_comm=[true,false]", release, {"plain": plain})
             assert found_ids == ["gradient_clipping_default"]
-
-
-def test_a_timeout_that_is_set(monkeypatch):
-    monkeypatch.delenv("DEEPSPEED_TIMEOUT", raising=False)
-    assert "timeout_default" in ids({}, NEWEST, {"world_size": 2})
-    monkeypatch.setenv("DEEPSPEED_TIMEOUT", "30")
-    assert "timeout_default" not in ids({}, NEWEST, {"world_size": 2})
-
-
-def test_low_cpu_mem_usage_of_a_new_transformers(monkeypatch):
-    for version, reported in (("4.57.0", True), ("5.0.0", False)):
-        monkeypatch.setattr(versions, "installed", lambda name, version=version: version)
-        assert ("zero3_low_cpu_mem_usage" in ids("zero.stage=3", *told("low_cpu_mem_usage=true"))) is reported
 
 
 def test_pinned_memory_on_wsl2(monkeypatch):
@@ -605,6 +601,37 @@ def test_bugs_that_depend_on_what_auto_becomes_are_one_note(release, config, sai
     assert not [each for each in findings if each.rule.startswith(f"bug_{bug}")]
 
 
+def test_what_every_job_in_fp16_has_is_no_note():
+    assert "bugs_with_auto" not in ids("fp16.enabled=auto bf16.enabled=auto zero.stage=2", NEWEST)
+    assert "bug_fp16_scale_growth_step" in ids("fp16.enabled=true zero.stage=2", NEWEST)
+
+
+BEYOND = [  # release, config, bugs, other bugs
+    ("0.18.9", "zero.stage=2", "dict_output_double_scaling cpu_zero12_split_view", "zero3_checkpoint_recompute"),
+    ("0.18.9", "zero.stage=3", "zero3_checkpoint_recompute zero3_gather_waits_for_last", "cpu_zero12_split_view"),
+    ("0.18.9", "zero.stage=3", "dict_output_double_scaling half_rotary_frequencies", "warmup_group_rates"),
+    ("0.18.9", "zero.stage=3 scheduler.type=WarmupLR scheduler.params={}", "warmup_group_rates", ""),
+    ("0.18.9", "zero.stage=2 bf16.enabled=false", "empty_group_scheduler", "half_rotary_frequencies"),
+    ("0.19.8", "zero.stage=2", "dict_output_double_scaling_direct", "zero12_several_backwards_drop"),
+    ("0.18.2", "zero.stage=2", "", "dict_output_double_scaling"),
+]
+
+
+@pytest.mark.parametrize(("release", "config", "bugs", "others"), BEYOND)
+def test_bugs_that_the_config_cannot_show_are_one_note(release, config, bugs, others):
+    config = f"gradient_clipping=auto bf16.enabled=auto {config}"
+    [note] = [each for each in found(config, release) if each.rule == "bugs_beyond_the_config"]
+    named = set(re.findall(r"\w+", note.what))
+    assert named >= set(bugs.split())
+    assert not named & set(others.split())
+
+
+def test_bugs_that_the_config_cannot_show_are_told_where_accelerate_or_transformers_reads_it():
+    assert "bugs_beyond_the_config" not in ids("zero.stage=2", "0.18.9")
+    assert "bugs_beyond_the_config" not in ids("zero.stage=2 gradient_clipping=auto", "0.18.9", {"plain": True})
+
+
+LARGE = "bug_zero12_overlap_large_gradient_freed"
 UNWAITED = "bug_zero3_weights_gathered_before_step"
 
 
@@ -615,6 +642,10 @@ UNWAITED = "bug_zero3_weights_gathered_before_step"
         # DeepSpeed's own Adam counts in numbers
         ("bug_elastic_checkpoint_scalar_step", "0.18.0", "zero.stage=1 zero.elastic_checkpoint=true adamw", False),
         ("bug_elastic_checkpoint_scalar_step", "0.18.0", "zero.stage=3 zero.elastic_checkpoint=true", False),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=2e8", True),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=auto", True),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=5e8", False),
+        (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true", False),
         (UNWAITED, NEWEST, "zero.stage=3 timers.throughput.enabled=false", True),
         (UNWAITED, NEWEST, "zero.stage=3 timers.throughput.synchronized=false", True),
         (UNWAITED, NEWEST, "zero.stage=3 timers.throughput.enabled=true", False),
@@ -623,7 +654,7 @@ UNWAITED = "bug_zero3_weights_gathered_before_step"
         (UNWAITED, NEWEST, "zero.stage=2 timers.throughput.enabled=false", False),
     ],
 )
-def test_bugs_of_some_optimizers_and_timers(bug, release, config, reported):
+def test_bugs_of_some_optimizers_buckets_and_timers(bug, release, config, reported):
     assert (bug in ids(config, release)) is reported
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dsfix.export.edits import unified_diff
-from dsfix.export.text import Inexportable
+from dsfix.cli.printing.edits import Unwritable, unified_diff
 from dsfix.patch import Edit
 
 SOURCE = """\
@@ -65,7 +64,7 @@ def test_edits_at_one_place_keep_their_order(changed, where):
 
 
 def test_an_anchor_that_shares_its_line_is_refused(changed):
-    with pytest.raises(Inexportable, match="holds more than the anchor"):
+    with pytest.raises(Unwritable, match="holds more than the anchor"):
         changed({"after": "y = 1", "code": "y += 1"})
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -61,6 +62,8 @@ def test_the_page(environment):
     assert any(line.startswith("ops") and "can be built: cpu_adam" in line for line in lines)
     assert not any("tested upstream" in line for line in lines)  # not known of 0.19.8
     assert all(len(line) <= 120 for line in lines if "/" not in line)
+    narrow = doctor(environment, COLUMNS="80").stdout.splitlines()
+    assert 70 < max(len(line) for line in narrow if "/" not in line) <= 80
 
 
 def test_the_torch_tested_upstream_is_shown(environment):
@@ -86,7 +89,20 @@ def test_remedies_come_last_worst_first(environment):
 def test_the_patches_that_apply(environment):
     found = doctor(environment.install("0.14.2"), "--json")
     assert "bugs_curable" in ids(found)
+    told = " ".join(doctor(environment).stdout.split())
+    assert "this DeepSpeed has 1 known bug that dsfix fixes (crashes, hangs and others)" in told
+    assert "zero3_offload_clip_device" not in told.replace("DSFIX_ONLY=zero3_offload_clip_device", "")
+    assert "or run `python -m dsfix enable`" in told
     assert json.loads(found.stdout)["patches"]["zero3_offload_clip_device"]["outcome"] == "pending"
+
+
+def test_nothing_is_left_to_do_where_dsfix_is_enabled(environment):
+    command = f"{sys.executable} -m dsfix run {sys.executable} -m dsfix doctor"
+    done = environment.install("0.14.2").shell(command, HOME=str(environment.directory))
+    assert "enabled for this Python" in done.stdout.splitlines()[0]
+    assert "not enabled" not in done.stdout
+    assert "known bug" not in done.stdout
+    assert "1 of " in done.stdout
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -99,19 +115,6 @@ def test_the_page_is_printed_without_deepspeed(environment, half):
     assert ("deepspeed_half_installed" if half else "deepspeed_missing") in ids(done)
     assert "deepspeed_import_fails" not in ids(done)
     assert "What to fix" in doctor(environment).stdout
-
-
-def test_a_stale_lock(environment):
-    cache = environment.directory / "cache"
-    (cache / "cpu_adam").mkdir(parents=True)
-    (cache / "cpu_adam/lock").touch()
-    done = doctor(environment.install(), "--json", TORCH_EXTENSIONS_DIR=str(cache))
-    assert "stale_lock" in ids(done)
-    with open(cache / "cpu_adam/lock"):
-        held = doctor(environment, "--json", TORCH_EXTENSIONS_DIR=str(cache))
-    if os.path.isdir("/proc/self/fd"):
-        assert "stale_lock" not in ids(held)
-        assert "op_being_compiled" in ids(held)
 
 
 def test_bad_usage(environment):

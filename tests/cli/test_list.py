@@ -27,8 +27,12 @@ def test_the_version_names_the_state_of_the_catalogue(environment):
 def test_affected_release(environment):
     done = environment.install("0.14.2").dsfix("list")
     assert done.returncode == 0, done.stderr
-    assert any(FLAGSHIP in line and "applies" in line for line in done.stdout.splitlines())
-    assert "import dsfix" in done.stdout
+    _, counts, rest, _, severity, line, _, advice = done.stdout.splitlines()
+    assert counts == f"1 of {len(registry.catalogue())} patches apply: 1 crash"
+    assert rest.endswith("disabled: `--verbose` shows the reasons")
+    assert severity == "crash"
+    assert line == f"  {FLAGSHIP}  {registry.catalogue()[FLAGSHIP].patch.title}"
+    assert "import dsfix" in advice
 
 
 def test_release_outside_the_range(environment):
@@ -50,11 +54,38 @@ def rows(done):
     return [(line[0], line[1]) for line in lines if line and line[0] in registry.catalogue()]
 
 
-@pytest.mark.parametrize("options", [(), ("--all",)])
-def test_in_trouble_first_then_what_applies_by_severity(environment, options):
+def groups(done):
+    """heading -> ids of the lines below it."""
+    found, heading = {}, ""
+    for line in done.stdout.splitlines():
+        if re.match("  \\S", line):
+            found.setdefault(heading, []).append(line.split()[0])
+        else:
+            heading = line
+    return found
+
+
+def test_in_trouble_first_then_a_line_for_each_patch_by_severity(environment):
+    """The stand-in has the source of one patch only."""
+    done = environment.install("0.14.2").dsfix("list", DSFIX_ONLY="")
+    found = groups(done)
+    assert [*found] == ["in trouble", "crash"]
+    assert done.stdout.count("  drifted: ") == len(found["in trouble"])
+    assert done.stdout.splitlines()[1].endswith(" patches apply: 1 crash")
+    other = environment.dsfix("list", "--deepspeed", "0.17.6", DSFIX_ONLY="")
+    found, catalogue = groups(other), registry.catalogue()
+    assert [*found] == [each.value for each in Severity if each.value in found]
+    for severity, ids in found.items():
+        assert ids == sorted(ids)
+        assert {catalogue[each].patch.severity.value for each in ids} == {severity}
+    counts = ", ".join(f"{len(ids)} {severity}" for severity, ids in found.items())
+    assert f" patches apply: {counts}" in " ".join(other.stdout.split())
+
+
+def test_the_table_has_the_same_order(environment):
     install = environment.install("0.17.6")
-    install.stage3.unlink()  # every patch of it is in trouble
-    found = rows(environment.dsfix("list", *options, DSFIX_ONLY=""))
+    install.stage3.unlink()
+    found = rows(environment.dsfix("list", "--verbose", DSFIX_ONLY=""))
     order = []
     for patch_id, outcome in found:
         severity = list(Severity).index(registry.catalogue()[patch_id].patch.severity)
@@ -63,26 +94,42 @@ def test_in_trouble_first_then_what_applies_by_severity(environment, options):
     assert {"drifted"} <= {outcome for _, outcome in found}
 
 
-def test_what_has_no_effect_is_counted_and_listed_with_all(environment):
+def test_what_has_no_effect_is_counted_and_listed_with_verbose(environment):
     environment.install("0.14.2")
-    short, whole = (environment.dsfix("list", *options, DSFIX_SKIP="a,b") for options in ((), ("--all",)))
-    assert {outcome for _, outcome in rows(short)} == {"applies"}
-    assert len(rows(whole)) == len(registry.catalogue())
+    short, whole = (environment.dsfix("list", *options) for options in ((), ("--verbose",)))
+    assert groups(short) == {"crash": [FLAGSHIP]}
     listed = Counter(outcome for _, outcome in rows(whole))
-    assert f"{listed['disabled']} disabled: `python -m dsfix list --all` shows them." in short.stdout
-    assert "--all" not in whole.stdout
+    assert sum(listed.values()) == len(registry.catalogue())
+    assert f"\n{listed['disabled']} disabled: `--verbose` shows the reasons\n" in short.stdout
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, 6])
-def test_a_few_disabled_patches_are_named(environment, count):
-    by_default_off = [each.id for each in registry.catalogue().values() if not each.patch.default]
-    by_choice = [each.id for each in registry.catalogue().values() if each.patch.default][:count]
-    only = ",".join(each for each in registry.catalogue() if each not in by_choice)
-    done = environment.install().dsfix("list", DSFIX_ONLY=only)
-    assert by_default_off
-    assert (f"{count} disabled" in done.stdout) == (count > 0)
-    named = f"Disabled: {', '.join(by_choice)}."
-    assert (named in done.stdout) == (0 < count <= 5)
+@pytest.mark.parametrize("options", [(), ("--json",), ("--verbose",)])
+def test_of_some_severities(environment, options):
+    done = environment.dsfix("list", "--deepspeed", "0.14.2", "--severity", "import,hang", *options, DSFIX_ONLY="")
+    found = listed(done) if "--json" in options else groups(done)
+    wanted = {each.id for each in registry.catalogue().values() if each.patch.severity.value in ("import", "hang")}
+    if options:
+        assert wanted == {*found} if "--json" in options else wanted == {patch_id for patch_id, _ in rows(done)}
+    else:
+        assert {*found} == {"import"}
+    refused = environment.dsfix("list", "--severity", "bad")
+    assert refused.returncode == 2
+    assert "'bad' is not one of wrong-result, crash" in refused.stderr
+
+
+def test_of_bugs_that_a_config_meets(environment):
+    file = environment.directory / "ds.json"
+    content = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "gradient_clipping": 1.0}
+    file.write_text(json.dumps(content))
+    done = environment.install().dsfix("list", "--config", "ds.json")
+    assert groups(done) == {"crash": [FLAGSHIP]}
+    assert " patches for bugs that ds.json meets apply: 1 crash" in done.stdout
+    file.write_text(json.dumps({**content, "gradient_clipping": 0}))
+    assert groups(environment.dsfix("list", "--config", "ds.json")) == {}
+    file.write_text("{")
+    refused = environment.dsfix("list", "--config", "ds.json")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert FLAGSHIP in listed(environment.dsfix("list", "--json"))
 
 
 def test_without_deepspeed(environment):
@@ -147,8 +194,18 @@ def test_a_terminal_without_utf8(environment, encoding):
 
 
 def test_a_narrow_terminal_still_shows_the_reason(environment):
-    done = environment.install("0.14.4").dsfix("list", "--all", COLUMNS="40")
+    done = environment.install("0.14.4").dsfix("list", "--verbose", COLUMNS="40")
     assert "is outside" in " ".join(done.stdout.split())
+
+
+def test_lines_are_cut_only_at_the_edge_of_a_terminal(environment):
+    environment.install("0.14.2")
+    title = registry.catalogue()[FLAGSHIP].patch.title
+    assert title in environment.dsfix("list").stdout
+    cut = environment.dsfix("list", COLUMNS="80").stdout
+    assert title not in cut
+    assert max(map(len, cut.splitlines())) == 80
+    assert "...\n" in environment.dsfix("list", COLUMNS="80", PYTHONIOENCODING="ascii").stdout
 
 
 @pytest.mark.parametrize("redirected", [">&-", ">/dev/full"])

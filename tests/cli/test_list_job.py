@@ -46,9 +46,31 @@ def test_a_job_is_merged(listed):
     assert found["versions"] == [
         {"versions": "dsfix 0.1.0, deepspeed 0.14.2", "ranks": 16, "processes": 16, "outliers": []}
     ]
-    assert found["patches"] == [
-        {"id": FLAGSHIP, "outcome": "applied", "reasons": {"because": 16}, "ranks": 16, "processes": 16, "outliers": []}
+    counted = {"ranks": 16, "processes": 16, "outliers": []}
+    told = {"reached": {}, "effects": []}
+    assert found["patches"] == [{"id": FLAGSHIP, "outcome": "applied", "reasons": {"because": 16}, **told, **counted}]
+
+
+def test_what_patches_did(environment, tmp_path):
+    reports = list(map(report, range(3)))
+    effects = [{"step": 7, "what": "moved"}, {"step": 3, "what": "moved"}, None]
+    for each, effect in zip(reports, effects):
+        reached = "took effect" if effect else "not reached"
+        each["patches"] = [
+            {**each["patches"][0], "id": "a", "title": "A title", "reached": "ran", "effect": None},
+            {**each["patches"][0], "id": "b", "title": "B title", "reached": reached, "effect": effect},
+        ]
+    directory = job(tmp_path / "reports", *reports)
+    lines = [" ".join(each.split()) for each in environment.dsfix("list", "--job", directory).stdout.splitlines()]
+    assert [line for line in lines if line][-4:] == [
+        "b applied 3 3 B title",
+        "took effect on 2 ranks, first in step 3: moved",
+        "a applied 3 3 A title",
+        "ran",
     ]
+    found = json.loads(environment.dsfix("list", "--job", directory, "--json").stdout)["patches"]
+    assert [each["reached"] for each in found] == [{"took effect": 2, "not reached": 1}, {"ran": 3}]
+    assert found[0]["effects"] == [{"step": 3, "what": "moved"}, {"step": 7, "what": "moved"}]
 
 
 def test_an_outlier_is_named_and_comes_first(environment, tmp_path):
@@ -116,8 +138,8 @@ def test_what_has_no_effect_anywhere_is_counted(environment, tmp_path):
     reports = [{**report(number), "patches": patches} for number in range(2)]
     reports[1]["patches"] = [*patches[:-2], {**patches[4], "outcome": "not-affected"}, patches[5]]
     directory = job(tmp_path / "reports", *reports)
-    rest = "1 not affected, 1 disabled: `python -m dsfix list --job DIR --all` shows them.\nDisabled: c.\n"
-    for options, expected in (((), "feab"), (("--all",), "feabcd")):
+    rest = "1 not affected, 1 disabled: `python -m dsfix list --job DIR --verbose` shows them.\n"
+    for options, expected in (((), "feab"), (("--verbose",), "feabcd")):
         done = environment.dsfix("list", "--job", directory, *options)
         assert done.returncode == 1
         found = [line.split()[0] for line in done.stdout.splitlines() if line.startswith(" ") and "because" in line]

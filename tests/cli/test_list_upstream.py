@@ -16,11 +16,16 @@ def test_the_installed_release(environment):
     assert done.returncode == 0, done.stderr
     assert "deepspeed 0.14.2" in done.stdout
     assert " known bugs: " in done.stdout
-    assert "patched: `python -m dsfix list --upstream --all` shows them." in done.stdout
+    assert "\nwrong-result\n" in done.stdout
     assert FLAGSHIP not in done.stdout
-    whole = environment.dsfix("list", "--upstream", "--all")
+    whole = environment.dsfix("list", "--upstream", "--verbose")
     assert f"patch {FLAGSHIP}" in told(whole)
-    assert "shows them" not in whole.stdout
+    assert "left out" not in whole.stdout
+
+
+def test_the_known_bugs_of_a_severity(environment):
+    done = environment.dsfix("list", "--deepspeed", "0.14.2", "--upstream", "--severity", "hang", "--json")
+    assert {each["severity"] for each in json.loads(done.stdout)["upstream"]["bugs"]} == {"hang"}
 
 
 def test_as_json(environment):
@@ -40,9 +45,9 @@ def test_the_counts_are_those_of_the_rows_and_the_same_for_a_release_that_is_not
     here = json.loads(environment.install("0.15.4").dsfix("list", "--upstream", "--json").stdout)
     there = json.loads(environment.dsfix("list", "--deepspeed", "0.15.4", "--upstream", "--json").stdout)
     assert here["upstream"] == there["upstream"]
-    line = environment.dsfix("list", "--deepspeed", "0.15.4").stdout.splitlines()[0]
-    assert f"{here['upstream']['counts']['patched']} patched" in line
-    assert f"{here['upstream']['counts']['open']} open" in line
+    text = told(environment.dsfix("list", "--deepspeed", "0.15.4", "--upstream"))
+    assert f"{here['upstream']['counts']['patched']} patched" in text
+    assert f"{here['upstream']['counts']['open']} open" in text
 
 
 @pytest.mark.parametrize("version", ["0.18.9+0a1b", "0.99.0"])
@@ -71,9 +76,9 @@ def test_upstream_without_deepspeed(environment):
 def test_a_release_that_is_not_installed(environment):
     done = environment.dsfix("list", "--deepspeed", "0.14.2", DSFIX_ONLY="")
     assert done.returncode == 0, done.stderr
-    assert FLAGSHIP in done.stdout
-    assert "only with numpy >=2.0.0.dev0" in told(done)
-    assert "patches are for this release" in done.stdout
+    assert f"  {FLAGSHIP} " in done.stdout
+    verbose = environment.dsfix("list", "--deepspeed", "0.14.2", "--verbose", DSFIX_ONLY="")
+    assert "affects deepspeed <0.14.4, numpy >=2.0.0.dev0" in told(verbose).replace(">=0.12.0,", "")
     outside = environment.dsfix("list", "--deepspeed", "0.14.4", DSFIX_ONLY="")
     assert FLAGSHIP not in outside.stdout
 
@@ -81,16 +86,14 @@ def test_a_release_that_is_not_installed(environment):
 def test_a_release_that_is_not_installed_as_json(environment):
     found = json.loads(environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="").stdout)
     patches = {each["id"]: each for each in found["patches"]}
-    assert found["deepspeed"] == "0.14.2"
-    assert patches[FLAGSHIP]["disabled"] is None
-    assert patches[FLAGSHIP]["affects"] == {"deepspeed": ">=0.14.1,<0.14.3"}
-    assert "upstream" not in found
+    assert (patches[FLAGSHIP]["outcome"], patches[FLAGSHIP]["reason"]) == ("pending", "deepspeed 0.14.2")
+    assert patches["dict_output_double_scaling"]["outcome"] == "not-affected"
 
 
 def test_patches_that_the_user_disabled_are_disabled_there_too(environment):
     done = environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="", DSFIX_SKIP=FLAGSHIP)
     [one] = [each for each in json.loads(done.stdout)["patches"] if each["id"] == FLAGSHIP]
-    assert "DSFIX_SKIP" in one["disabled"]
+    assert (one["outcome"], one["reason"]) == ("disabled", "named in DSFIX_SKIP")
 
 
 @pytest.mark.parametrize("version", ["0.11.2", "0.12.99", "99.0", "new"])
@@ -104,6 +107,6 @@ def test_a_release_that_there_is_not(environment, version, options):
 
 
 def test_a_job_has_its_own_release(environment, tmp_path):
-    done = environment.dsfix("list", "--job", tmp_path, "--upstream")
+    done = environment.dsfix("list", "--job", tmp_path, "--deepspeed", "0.14.2")
     assert done.returncode == 2
     assert "--job goes with neither" in done.stderr

@@ -44,7 +44,8 @@ def dsfix(environment, *arguments):
 
 def test_list_names_the_distribution_of_a_patch(with_plugin):
     environment = with_plugin()
-    done = dsfix(environment, "list")
+    assert "  acme-fixes:scale           the loss scale is ignored\n" in dsfix(environment, "list").stdout
+    done = dsfix(environment, "list", "--verbose")
     assert done.returncode == 0, done.stderr
     heading, *rows = done.stdout.splitlines()
     assert "acme-fixes 1.2" in heading

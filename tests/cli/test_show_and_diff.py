@@ -14,7 +14,7 @@ def test_show_prints_the_story(environment):
 
 
 def test_show_has_upstream_links_and_when_the_patch_can_go(environment):
-    lines = environment.install().dsfix("show", FLAGSHIP).stdout.splitlines()
+    lines = environment.install().dsfix("show", FLAGSHIP, COLUMNS="160").stdout.splitlines()
     assert "retire:    once releases before 0.14.3 are no longer supported" in lines
     links = [line.split()[-1] for line in lines[lines.index("") :] if line.startswith(("upstream:", " " * 11))]
     assert all("https://github.com/" in link or link.endswith(")") for link in links)
@@ -24,7 +24,7 @@ def test_show_has_upstream_links_and_when_the_patch_can_go(environment):
 def test_show_works_without_deepspeed(environment):
     done = environment.dsfix("show", FLAGSHIP, "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout)["outcome"] == "not-affected"
+    assert json.loads(done.stdout)["patches"][0]["outcome"] == "not-affected"
 
 
 @pytest.mark.parametrize("command", ["show", "diff"])
@@ -35,10 +35,54 @@ def test_an_unknown_id_suggests_the_nearest(environment, command):
     assert done.stderr.count("\n") == 1
 
 
-def test_an_id_without_a_near_match_points_to_the_list(environment):
+def test_an_id_without_a_near_match_points_to_find(environment):
     done = environment.dsfix("show", "qqq")
     assert done.returncode == 2
-    assert "python -m dsfix list" in done.stderr
+    assert "python -m dsfix find" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "explain", "diff"])
+@pytest.mark.parametrize(
+    "name", [FLAGSHIP.upper(), "5461", "#5461", "https://github.com/microsoft/DeepSpeed/pull/5461/files"]
+)
+def test_what_a_patch_may_be_called(environment, command, name):
+    """5461 is the pull request that fixed it; an issue has the same address with another word."""
+    done = environment.install("0.14.2").dsfix(command, name, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    if command == "diff":
+        assert "combined_scale.to(self.device)" in found["diff"]
+    else:
+        assert [each["id"] for each in found["patches" if command == "show" else "named"]] == [FLAGSHIP]
+
+
+def test_show_explains_a_bug_without_a_patch(environment):
+    done = environment.dsfix("show", "#4932")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("#4932: zero.Init")
+    assert "dsfix:     cannot be changed safely: " in done.stdout
+    assert "upstream:  https://github.com/deepspeedai/DeepSpeed/" in done.stdout
+
+
+def test_explain_knows_a_patch_whose_bug_has_no_message(environment):
+    done = environment.dsfix("explain", "zero2_accumulation_drops_microbatches")
+    assert done.returncode == 0, done.stderr
+    assert "    what      0.17.6 to 0.18.2 " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("show", FLAGSHIP), ("explain", FLAGSHIP), ("list",), ("find", "gradient", "norm")]
+)
+@pytest.mark.parametrize("columns", ["80", "160"])
+def test_lines_are_as_wide_as_the_terminal(environment, command, columns):
+    lines = environment.install().dsfix(*command, COLUMNS=columns, DSFIX_ONLY="").stdout.splitlines()
+    longest = max(len(line) for line in lines if "/" not in line and "::" not in line and ":Deep" not in line)
+    assert 0.9 * int(columns) < longest <= int(columns)
+
+
+def test_without_a_terminal_text_is_wrapped_at_120_columns(environment):
+    lines = environment.install().dsfix("show", FLAGSHIP).stdout.splitlines()
+    assert 110 < max(map(len, lines)) <= 120
 
 
 def test_the_diff_is_the_edit(environment):
@@ -92,10 +136,26 @@ def test_no_deepspeed_no_diff(environment):
 
 
 def test_bad_usage(environment):
-    for arguments in ((), ("frobnicate",), ("show",), ("list", "--bogus")):
+    for arguments in (("frobnicate",), ("show",), ("list", "--bogus")):
         done = environment.dsfix(*arguments)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
+
+
+def test_without_a_command_all_are_shown(environment):
+    done = environment.dsfix()
+    assert done.returncode == 0
+    assert done.stdout == environment.dsfix("--help").stdout
+    assert "    find " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"), [("explian", "did you mean `explain`?"), ("qqq", "`python -m dsfix` shows them all")]
+)
+def test_an_unknown_command_is_answered_with_the_nearest(environment, command, hint):
+    done = environment.dsfix(command, "train.log")
+    assert done.returncode == 2
+    assert done.stderr == f"dsfix: there is no command {command!r}; {hint}\n"
 
 
 def test_the_exit_statuses_are_documented(environment):

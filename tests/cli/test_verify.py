@@ -189,7 +189,9 @@ def test_nothing_to_do(verify):
 
 def test_one_line_of_progress_for_each_run(verify):
     done = verify("needs_gpus", "fixes", "--json")
-    assert [line.partition(",")[0] for line in done.stderr.splitlines()] == [
+    how_long, *lines = done.stderr.splitlines()
+    assert how_long == "dsfix: 2 patches, 4 runs of usually 10 s: about 40 s; Ctrl-C keeps what is done"
+    assert [line.partition(",")[0] for line in lines] == [
         "[2/4] needs_gpus without the patch: cannot-tell",
         "[3/4] fixes without the patch: bug",
         "[4/4] fixes with the patch: no-bug",

@@ -188,12 +188,12 @@ CASES = {  # rule: (changes with a finding, near miss, text in the finding)
     "wrong_results_curable": (
         {"verdicts": {"zero12_several_backwards_drop": PENDING}},
         {"verdicts": {"zero3_scalar_output_hook": PENDING}},
-        "1 known bug that dsfix fixes (silently wrong results): zero12_several_backwards_drop",
+        "1 known bug that dsfix fixes (silently wrong results)",
     ),
     "bugs_curable": (
         {"verdicts": {"zero3_scalar_output_hook": PENDING}},
         {"verdicts": {"zero3_scalar_output_hook": Verdict(Outcome.ALREADY_FIXED, "")}},
-        "zero3_scalar_output_hook",
+        "1 known bug that dsfix fixes (crashes, hangs and others)",
     ),
     "patch_in_trouble": (
         {"verdicts": {"zero3_scalar_output_hook": Verdict(Outcome.DRIFTED, "no anchor")}},

@@ -1,12 +1,6 @@
 """Modules of DeepSpeed that are run as programs, under the name `__main__`: `python -m`, a copied file, workers."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-
-from tests.stand_ins import Told
 
 TOOL = """\
 import json, sys
@@ -36,25 +30,6 @@ def tool(world):
     return world
 
 
-def run(tool, *arguments, **environment):
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env={
-            **{name: value for name, value in os.environ.items() if not name.startswith(("DSFIX", "_DSFIX", "COV_"))},
-            "PYTHONPATH": os.pathsep.join(map(str, (tool.site, tool.runtime))),
-            "DSFIX_CACHE": str(tool.path / "cache"),
-            "STANDIN_PATCHES": str(tool.patches),
-            **environment,
-        },
-        cwd=tool.path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return Told(done.returncode, done.stdout, done.stderr)
-
-
 def copy(tool, text=TOOL, name="zero_to_fp32.py"):
     file = tool.path / name
     file.write_text(text)
@@ -63,7 +38,7 @@ def copy(tool, text=TOOL, name="zero_to_fp32.py"):
 
 def test_as_a_module(tool):
     for _ in range(2):  # the second time from the cache
-        told = run(tool, "-m", "deepspeed.utils.zero_to_fp32")
+        told = tool.python("-m", "deepspeed.utils.zero_to_fp32")
         assert told.value == FIXED, told.err
         assert told.warnings == []
 
@@ -72,25 +47,25 @@ def test_as_a_module_that_deepspeed_imports_itself(tool):
     """runpy asks no finder for it, and warns."""
     tool.module("deepspeed.__init__", "import deepspeed.utils.zero_to_fp32\n")
     tool.module("deepspeed.utils.zero_to_fp32", TOOL.replace("import deepspeed\n", ""))
-    told = run(tool, "-m", "deepspeed.utils.zero_to_fp32")
+    told = tool.python("-m", "deepspeed.utils.zero_to_fp32")
     assert told.value == FIXED, told.err
 
 
 @pytest.mark.parametrize("written", ["zero_to_fp32.py", "./zero_to_fp32.py", "{}"])
 def test_a_copy(tool, written):
     file = copy(tool)
-    told = run(tool, written.format(file))
+    told = tool.python(written.format(file))
     assert told.value == FIXED, told.err
     assert told.warnings == []
 
 
 def test_the_installed_file_by_its_path(tool):
-    assert run(tool, tool.site / "deepspeed" / "utils" / "zero_to_fp32.py").value == FIXED
+    assert tool.python(tool.site / "deepspeed" / "utils" / "zero_to_fp32.py").value == FIXED
 
 
 def test_a_copy_from_another_release_is_left_alone_and_named(tool):
     file = copy(tool, TOOL.replace("y = x + 1", "y = 1 + x"))
-    told = run(tool, file)
+    told = tool.python(file)
     assert told.value == [2, {"cure": "pending"}, True]
     (line,) = [line for line in told.log if "another release" in line]
     assert str(file) in line
@@ -100,7 +75,7 @@ def test_a_copy_from_another_release_is_left_alone_and_named(tool):
 def test_a_script_of_the_same_name_that_is_no_copy(tool):
     tool.module("deepspeed.launch", TOOL)
     tool.patch("cure", 'PATCH = declare(Edit("deepspeed.launch:f", replace="x + 1", code="x + 2"))')
-    told = run(tool, copy(tool, TOOL.replace("import json, sys", "import sys, json"), "launch.py"))
+    told = tool.python(copy(tool, TOOL.replace("import json, sys", "import sys, json"), "launch.py"))
     assert told.value == [2, {"cure": "pending"}, True]
     assert [line for line in told.log if "launch.py" in line] == []
 
@@ -118,27 +93,27 @@ if __name__ == "__main__":
 def test_workers(tool, as_module):
     tool.module("deepspeed.utils.zero_to_fp32", TOOL + WORKERS)
     copy(tool, TOOL + WORKERS)
-    told = run(tool, *(["-m", "deepspeed.utils.zero_to_fp32"] if as_module else ["zero_to_fp32.py"]))
+    told = tool.python(*(["-m", "deepspeed.utils.zero_to_fp32"] if as_module else ["zero_to_fp32.py"]))
     assert told.out.splitlines()[1:] == ['["fork", 3]', '["spawn", 3]', '["forkserver", 3]'], told.err
 
 
 def test_imported_too(tool):
     text = TOOL + "    import deepspeed.utils.zero_to_fp32 as m\n    print(json.dumps([f(1), m.f(1)]))\n"
     tool.module("deepspeed.utils.zero_to_fp32", text)
-    assert run(tool, "-m", "deepspeed.utils.zero_to_fp32").value == [3, 3]
+    assert tool.python("-m", "deepspeed.utils.zero_to_fp32").value == [3, 3]
 
 
 def test_under_a_tracer_the_tool_runs_unpatched(tool):
     copy(tool)
     trace = "import runpy, sys; sys.settrace(lambda *_: None); runpy.run_path('zero_to_fp32.py', run_name='__main__')"
-    told = run(tool, "-c", trace)
+    told = tool.python("-c", trace)
     assert told.value == [2, {"cure": "pending"}, False], told.err
 
 
 def test_a_failing_tool_fails_as_without_dsfix(tool):
     text = TOOL.replace("if __name__", "raise OSError('a full disk')\nif __name__")
     tool.module("deepspeed.utils.zero_to_fp32", text)
-    told = run(tool, copy(tool, text))
+    told = tool.python(copy(tool, text))
     assert told.code == 1
     assert told.err.splitlines()[-1] == "OSError: a full disk"
     assert "dsfix/engine" not in told.err
@@ -146,7 +121,7 @@ def test_a_failing_tool_fails_as_without_dsfix(tool):
 
 def test_trouble_under_strict_stops_the_tool(tool):
     tool.patch("cure", 'PATCH = declare(Edit("deepspeed.utils.zero_to_fp32:f", replace="x + 9", code="x + 2"))')
-    told = run(tool, copy(tool), DSFIX_STRICT="1")
+    told = tool.python(copy(tool), DSFIX_STRICT="1")
     assert told.code == 1
     assert "StrictError" in told.err.splitlines()[-1]
     assert told.out == ""

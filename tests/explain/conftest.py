@@ -1,7 +1,5 @@
 """Fixtures for the tests of `explain`: reading logs."""
 
-from __future__ import annotations
-
 import pytest
 
 from dsfix.explain.ranking import ranked

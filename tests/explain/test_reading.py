@@ -372,38 +372,3 @@ def test_a_message_above_a_traceback_that_is_cut(recognised):
     message = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
     frame = 'Traceback (most recent call last):\n  File "d.py", line 167, in backward\n    self.engine.backward(loss)\n'
     assert recognised(message + frame) == ["loss_without_graph"]
-
-
-IN_GET_FLAT_PARTITION = """\
-Traceback (most recent call last):
-  File "/opt/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", line 1875, in get_flat_partition
-    tensor_list[0], 'use_muon', False) and 'muon' in self.optimizer.__class__.__name__.lower():
-    ~~~~~~~~~~~^^^
-IndexError: list index out of range
-"""
-INIT_OF_ANOTHER_RELEASE = """\
-  File "/home/user/chatglm/ptuning/trainer.py", line 1704, in _inner_training_loop
-    deepspeed_engine, optimizer, lr_scheduler = deepspeed_init(
-TypeError: deepspeed_init() got an unexpected keyword argument 'resume_from_checkpoint'
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("{'loss': 0.0, 'grad_norm': 6.72, 'learning_rate': 9.95e-07, 'reward': 1.2, 'kl': 0.0, 'epoch': 0.04}\n", []),
-        (IN_GET_FLAT_PARTITION, ["group_smaller_than_ranks"]),
-        ("AttributeError: 'NoneType' object has no attribute 'next_functions'\n", ["backward_counts_parameters"]),
-        ("Last error:\nInvalid config blocking attribute value -2147483648\n", ["nccl_of_another_version"]),
-        (
-            "ValueError: DeepSpeed is not compatible with `device_map`. n_gpu: 8, local_world_size: 1.\n",
-            ["one_process_several_gpus"],
-        ),
-        ("train.py: error: argument --deepspeed: invalid dict value: '/mnt/zero3.json'\n", ["option_read_as_dict"]),
-        ("MisconfigurationException: Unknown configuration for model optimizers.\n", ["lightning_optimizers_unknown"]),
-        (INIT_OF_ANOTHER_RELEASE, ["own_copy_of_trainer"]),
-        ("用deepspeed方式返回错误码-9 啥意思\n", ["rank_killed"]),
-    ],
-)
-def test_reports_that_were_answered_wrongly(recognised, text, found):
-    assert recognised(text) == found

@@ -1,4 +1,4 @@
-"""Tracebacks of real runs, written by record.py, and the symptoms of the patches."""
+"""Tracebacks of real runs, and the symptoms of the patches."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ TRACEBACKS = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("tracebacks/*.txt"))
 }
 SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
-# recorded from a job in jobs.py
+# recorded under another name than that of the patch
 PATCH_OF = {
     "several_backwards": "zero12_several_backwards_drop",
     "empty_parameter": "zero12_empty_parameter",

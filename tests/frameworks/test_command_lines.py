@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.catalogue.registry import catalogue
+from tests.processes import ended, without_dsfix
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "command_lines"
 DEEPSPEED = re.compile(r"^deepspeed: .*\n", re.MULTILINE)
@@ -94,30 +95,12 @@ def free_port():
 
 def run(directory, *command, **variables):
     """A command on the CPU of one machine, as one rank below torchrun: both frameworks use DeepSpeed only there."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-    env.update(
-        PATH=os.pathsep.join([os.path.dirname(sys.executable), env["PATH"]]),
-        CUDA_VISIBLE_DEVICES="",
-        DS_ACCELERATOR="cpu",
-        FORCE_TORCHRUN="1",
-        GLOO_SOCKET_IFNAME="lo",
-        HF_HUB_OFFLINE="1",
-        LOCAL_SIZE="1",
-        MASTER_PORT=str(free_port()),
-        NPROC_PER_NODE="1",
-        OMP_NUM_THREADS="1",
-    )
-    env.update(variables)
-    return subprocess.run(
-        command,
-        cwd=directory,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    cpu = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    one = {"FORCE_TORCHRUN": "1", "LOCAL_SIZE": "1", "MASTER_PORT": str(free_port()), "NPROC_PER_NODE": "1"}
+    env = without_dsfix(**{"PATH": path, "HF_HUB_OFFLINE": "1", **cpu, **one, **variables})
+    pipes = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return ended(command, directory, env, timeout=SECONDS, **pipes)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import ended, without_dsfix
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SECONDS = 500  # time limit of a job, which takes 10 on an idle machine
 TRAINS_WRONG = "0.18.2"
@@ -30,21 +32,11 @@ class Ended:
 
 def run(*command, with_dsfix, **variables):
     """Runs a command in examples/ with these variables."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-    binaries = os.path.dirname(sys.executable)
-    environment.update(PATH=f"{binaries}{os.pathsep}{environment['PATH']}", OMP_NUM_THREADS="1", DS_ACCELERATOR="cpu")
-    environment.update(variables)
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    environment = without_dsfix(**{"PATH": path, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", **variables})
     prefix = [sys.executable, "-m", "dsfix", "run"] if with_dsfix else []
-    done = subprocess.run(
-        [*prefix, *command],
-        env=environment,
-        cwd=EXAMPLES,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    pipes = {"capture_output": False, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = ended([*prefix, *command], EXAMPLES, environment, timeout=SECONDS, **pipes)
     print(done.stdout[-8000:])
     return Ended(done)
 

@@ -1,17 +1,15 @@
-"""A local package index that serves what the tests add to it."""
-
-from __future__ import annotations
+"""A local package index that serves what the tests add to it; the stand-in matrix; where records are."""
 
 import hashlib
 import io
 import json
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
+
+from tests.matrix.stand_in import StandIn
 
 MADE = 1700000000  # 2023-11-14
 METADATA = """Metadata-Version: 2.1
@@ -27,13 +25,13 @@ REQUIRES = "numpy\ntorch>=2.0.0\npydantic>=2.0.0\n\n[dev]\ntorch>=9\n"
 class PackageIndex:
     """Serves a project page and its files; empty at first."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url):
         self.url = url
         self.json = False
-        self.files: dict[str, bytes] = {}
-        self.links: list[dict[str, Any]] = []
+        self.files = {}
+        self.links = []
 
-    def offer(self, version: str, files: Mapping[str, str] | None = None, **link: Any) -> None:
+    def offer(self, version, files=None, **link):
         """Add an sdist of that version. files: in addition to its metadata. link: attributes on the project page."""
         name = f"deepspeed-{version}"
         contents = {
@@ -50,13 +48,13 @@ class PackageIndex:
                 archive.addfile(member, io.BytesIO(text.encode()))
         self.offer_file(f"{name}.tar.gz", written.getvalue(), **link)
 
-    def offer_file(self, name: str, content: bytes, **link: Any) -> None:
+    def offer_file(self, name, content, **link):
         self.files[name] = content
         digest = hashlib.sha256(content).hexdigest()
         self.links = [each for each in self.links if each["filename"] != name]
         self.links.append({"filename": name, "url": f"{self.url}files/{name}", "hashes": {"sha256": digest}, **link})
 
-    def page(self) -> bytes:
+    def page(self):
         if self.json:
             return json.dumps({"meta": {"api-version": "1.1"}, "name": "deepspeed", "files": self.links}).encode()
         rows = [
@@ -66,7 +64,7 @@ class PackageIndex:
         ]
         return f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>".encode()
 
-    def answer(self, path: str) -> tuple[int, str, bytes]:
+    def answer(self, path):
         """Status, content type and body."""
         if path == "/deepspeed/" and self.links:
             return 200, "application/vnd.pypi.simple.v1+json" if self.json else "text/html", self.page()
@@ -75,11 +73,11 @@ class PackageIndex:
 
 
 @pytest.fixture
-def package_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
+def package_index(monkeypatch):
     """An empty index, to which PIP_INDEX_URL points."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             status, kind, body = offered.answer(self.path)
             self.send_response(status)
             self.send_header("Content-Type", kind)
@@ -87,7 +85,7 @@ def package_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format, *args):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -102,7 +100,26 @@ def package_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
 
 
 @pytest.fixture
-def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_index(monkeypatch):
     """PIP_INDEX_URL points to a closed port."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def stand_in(tmp_path, dsfix_in):
+    """`python -m matrix` on stand-in releases with a stand-in catalogue."""
+    dsfix_in(tmp_path)
+    return StandIn(tmp_path)
+
+
+@pytest.fixture
+def records_in(monkeypatch):
+    """Makes a module of records, `records`, read and write in a directory."""
+
+    def use(module, directory):
+        monkeypatch.setattr(module, "DIRECTORY", directory)
+        for name in {"path", "load", "load_all", "save"} & {*vars(module)}:
+            monkeypatch.setattr(getattr(module, name), "__defaults__", (directory,))
+
+    return use

@@ -1,7 +1,5 @@
 """A stand-in matrix: the real tools and processes, with stand-in releases, patches and torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -9,7 +7,6 @@ import sys
 from pathlib import Path
 
 from matrix import proofs
-from matrix.proofs import Cell
 
 MATRIX = Path(proofs.__file__).parent
 PYTHON = ".".join(map(str, sys.version_info[:2]))
@@ -41,21 +38,15 @@ class StandIn:
 
     releases = ("0.0.0", "0.1.0", "0.2.0", "0.3.0", "0.4.0")
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         for package in ("matrix", "torch/_inductor", "torch/utils", "numpy", "elsewhere"):
             (root / package).mkdir(parents=True)
         for path in MATRIX.iterdir():
             if path.name not in ("proofs", "releases.json", "__main__.py", "__pycache__"):
                 (root / "matrix" / path.name).symlink_to(path)
-        for file in (
-            "torch/__init__.py",
-            "torch/_dynamo.py",
-            "torch/_inductor/__init__.py",
-            "torch/utils/__init__.py",
-        ):
-            (root / file).touch()
-        (root / "torch" / "_inductor" / "compile_fx.py").touch()
+        for name in ("__init__", "_dynamo", "_inductor/__init__", "_inductor/compile_fx", "utils/__init__"):
+            (root / "torch" / f"{name}.py").touch()
         (root / "torch" / "utils" / "cpp_extension.py").touch()
         (root / "torch" / "version.py").write_text("__version__ = '9.9.9'\n")
         (root / "numpy" / "__init__.py").write_text("from . import random\n")
@@ -67,40 +58,24 @@ class StandIn:
         self.table("9.9.9", self.releases)
 
     @staticmethod
-    def _metadata(directory: Path, name: str, version: str) -> None:
+    def _metadata(directory, name, version):
         information = directory / f"{name}-{version}.dist-info"
         information.mkdir(parents=True)
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
-    def table(self, torch: str, releases: tuple[str, ...]) -> None:
+    def table(self, torch, releases):
         """Write a table with one environment, "here"."""
-        rows = [
-            {
-                "deepspeed": each,
-                "released": "",
-                "requires": {},
-                "pythons": [],
-                "sampled": False,
-            }
-            for each in releases
-        ]
+        row = {"released": "", "requires": {}, "pythons": [], "sampled": False}
+        rows = [{"deepspeed": each, **row} for each in releases]
         environments = {"here": {"python": PYTHON, "torch": torch}}
         text = json.dumps({"environments": environments, "releases": rows})
         (self.root / "matrix" / "releases.json").write_text(text)
 
-    def patch(
-        self,
-        name: str,
-        claimed: str = ">=0.2,<0.4",
-        bug: str = ">=0.2,<0.4",
-        body: str = "",
-        module: str = "colorsys",
-        device: str = "cpu",
-    ) -> None:
+    def patch(self, name, claimed=">=0.2,<0.4", bug=">=0.2,<0.4", body="", module="colorsys", device="cpu"):
         text = PATCH.format(name=name, claimed=claimed, bug=bug, body=body, module=module, device=device)
         (self.root / "dsfix" / "patches" / f"{name}.py").write_text(text)
 
-    def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, command, *arguments):
         program = (
             f"import argparse, sys; from matrix import {command}\n"
             "from dsfix.cli.exits import Complaint\n"
@@ -111,9 +86,7 @@ class StandIn:
         return subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
             env={
-                **{
-                    name: value for name, value in os.environ.items() if name not in ("UV_FIND_LINKS", "PIP_FIND_LINKS")
-                },
+                **{name: value for name, value in os.environ.items() if not name.endswith("_FIND_LINKS")},
                 "PYTHONPATH": str(self.root),
                 "DSFIX_CACHE": str(self.root / "cache"),
                 "UV_OFFLINE": "1",
@@ -125,11 +98,11 @@ class StandIn:
             text=True,
         )
 
-    def matrix(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def matrix(self, command, *arguments):
         process = self.start(command, *arguments)
         stdout, stderr = process.communicate(timeout=300)
         return subprocess.CompletedProcess([], process.returncode, stdout, stderr)
 
-    def record(self, patch_id: str) -> dict[str, Cell]:
+    def record(self, patch_id):
         """release -> cell, as recorded."""
         return proofs.read((self.root / "matrix" / "proofs" / f"{patch_id}.txt").read_text(encoding="utf-8"))["here"]

@@ -1,13 +1,12 @@
 """The space of jobs, the verdict on two runs, the marks in patches, the records and the page; nothing is trained."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib
 import dataclasses
 import importlib
 import itertools
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -31,15 +30,16 @@ from matrix.bystanders import (
     scenario,
     space,
 )
-from matrix.bystanders.comparison import State
+from matrix.bystanders.comparison import State, Verdict
 from matrix.bystanders.explanations import Explanation
-from matrix.bystanders.records import Found, Record, Run
+from matrix.bystanders.records import Record, Run
 from matrix.bystanders.scenario import Scenario
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen
 from matrix.pages.text import story
 
 RIGHT = np.array([1.0, -2.0])
+SAME = Verdict(State.SAME)
 CALL = ("all_reduce", (0, 1), 8, "float32")
 
 
@@ -90,6 +90,10 @@ class TestSpace:
                 needs = {"stage": "3", "ranks": "2"} if "stage" not in (one, other) else {}
                 setting = {**space.plain(), **needs, **dict(zip((one, other), levels))}
                 assert levels in met or not space.possible(setting), (one, other, levels)
+
+    def test_the_scenarios_are_listed_without_torch(self):
+        code = "import sys; from matrix.bystanders import space; space.jobs(); sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
     def test_all_jobs_are_possible_and_have_unique_ids(self):
         jobs = space.jobs()
@@ -249,50 +253,45 @@ class TestFingerprint:
             assert isinstance(each, kinds) or "TYPE_CHECKING" in ast.unparse(each), ast.unparse(each)
 
 
-class TestVerdict:
-    def test_the_same_bits_are_the_same(self):
-        assert judged(moved(RIGHT), moved(RIGHT)).state is State.SAME
+NO = {"ended": "ValueError: no"}
+REDUCES = {"collectives": [("all_reduce", (0,), 8, "float32")]}
+VERDICTS = {  # before, after, verdict, a part of its reason
+    "the same bits": (moved(RIGHT), moved(RIGHT), State.SAME, ""),
+    "one bit less": (moved(RIGHT), moved(np.nextafter(RIGHT, 9)), State.RIGHT, ""),
+    "wrong before": (moved(2 * RIGHT), moved(RIGHT), State.RIGHT, ""),
+    "wrong after": (moved(RIGHT), moved(2 * RIGHT), State.WORSE, "movement"),
+    "wrong in the same way: another bug": (moved(2 * RIGHT), moved(2 * RIGHT), State.OTHER, "movement"),
+    "not finite where PyTorch is": (moved(RIGHT), moved([1.0, float("nan")]), State.WORSE, "movement"),
+    "an exception where there was none": (moved(RIGHT), moved(RIGHT, **NO), State.WORSE, "ValueError: no"),
+    "none where there was an exception": (moved(RIGHT, **NO), moved(RIGHT), State.RIGHT, ""),
+    "the same exception": (moved(RIGHT, **NO), moved(RIGHT, **NO), State.ENDED, "ValueError: no"),
+    "after wrong numbers": (moved(2 * RIGHT, **NO), moved(RIGHT, **NO), State.ENDED, "ValueError: no"),
+    "after right numbers": (moved(RIGHT, **NO), moved(2 * RIGHT, **NO), State.WORSE, "movement"),
+    "a hang": (moved(RIGHT, ended="AssertionError: "), seen(None, late=True), State.WORSE, "hangs"),
+    "another collective": (moved(RIGHT), moved(RIGHT, **REDUCES), State.WORSE, ""),
+    "one less": (moved(RIGHT, **REDUCES), moved(RIGHT), State.RIGHT, "the same numbers with -1 collectives"),
+}
 
-    def test_one_bit_less_is_not(self):
-        assert judged(moved(RIGHT), moved(np.nextafter(RIGHT, 9))).state is State.RIGHT
+
+class TestVerdict:
+    @pytest.mark.parametrize("case", VERDICTS)
+    def test_two_runs(self, case):
+        before, after, state, why = VERDICTS[case]
+        found = judged(before, after)
+        assert found.state is state
+        assert why in found.why
+
+    def test_a_verdict_says_how_far_from_pytorch_both_were(self):
+        found = judged(moved(2 * RIGHT), moved(RIGHT))
+        assert (found.before, found.after) == (1.0, 0.0)
 
     def test_nan_equals_nan(self):
         values = ("loss", float("nan"))
         assert comparison.first_difference(seen(rank(values)), seen(rank(values))) == ""
 
-    def test_wrong_before_and_right_after(self):
-        found = judged(moved(2 * RIGHT), moved(RIGHT))
-        assert (found.state, found.before, found.after) == (State.RIGHT, 1.0, 0.0)
-
-    def test_right_before_and_wrong_after(self):
-        found = judged(moved(RIGHT), moved(2 * RIGHT))
-        assert (found.state, found.why) == (State.WORSE, "movement")
-
     def test_less_accurate_is_worse_above_the_noise(self):
         assert judged(moved(RIGHT * 1.06), moved(RIGHT * 1.09), precision="bf16").state is State.WORSE
         assert judged(moved(RIGHT * 1.003), moved(RIGHT * 1.006), precision="bf16").state is State.RIGHT
-
-    def test_wrong_in_the_same_way_is_another_bug(self):
-        assert judged(moved(2 * RIGHT), moved(2 * RIGHT)).state is State.OTHER
-
-    def test_non_finite_where_pytorch_is_finite(self):
-        assert judged(moved(RIGHT), moved([1.0, float("nan")])).state is State.WORSE
-
-    def test_an_exception_where_there_was_none(self):
-        found = judged(moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
-        assert (found.state, found.why) == (State.WORSE, "ValueError: no")
-
-    def test_none_where_there_was_an_exception(self):
-        assert judged(moved(RIGHT, ended="ValueError: no"), moved(RIGHT)).state is State.RIGHT
-
-    def test_the_same_exception(self):
-        both = moved(RIGHT, ended="ValueError: no")
-        assert judged(both, both).state is State.ENDED
-
-    def test_the_same_exception_after_other_numbers(self):
-        right, wrong = (moved(each, ended="ValueError: no") for each in (RIGHT, 2 * RIGHT))
-        assert judged(wrong, right).state is State.ENDED
-        assert judged(right, wrong).state is State.WORSE
 
     def test_another_exception_is_worse_without_a_reference(self):
         one, other = (seen(rank(ended=f"ValueError: {n}")) for n in range(2))
@@ -310,18 +309,6 @@ class TestVerdict:
     def test_a_reference_that_ended_early_is_no_reference(self):
         found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
         assert (found.state, found.why) == (State.OTHER, "plain PyTorch did not get to the end: ValueError: no")
-
-    def test_a_hang_is_worse_than_an_exception(self):
-        found = judged(moved(RIGHT, ended="AssertionError: "), seen(None, late=True))
-        assert (found.state, found.why) == (State.WORSE, "hangs")
-
-    def test_an_added_collective_is_worse_with_the_same_numbers(self):
-        found = judged(moved(RIGHT), moved(RIGHT, collectives=[("all_reduce", (0,), 8, "float32")]))
-        assert (found.state, found.collectives) == (State.WORSE, 1)
-
-    def test_a_removed_collective_is_not(self):
-        found = judged(moved(RIGHT, collectives=[("all_reduce", (0,), 8, "float32")]), moved(RIGHT))
-        assert (found.state, found.why) == (State.RIGHT, "the same numbers with -1 collectives")
 
     def test_waits_and_memory_are_counted(self):
         found = judged(moved(RIGHT, syncs=3, peak=10), moved(RIGHT, syncs=5, peak=30))
@@ -456,105 +443,92 @@ class Trials:
         return variant.partition(" ")[0] in self.by_variant
 
 
-APPLIED = {"run": {"zero12_empty_parameter": [0, 2]}, "statements": {"zero12_empty_parameter": 3}}
-APPLIES = {**APPLIED, "patches": {"zero12_empty_parameter": "applied"}}
+EMPTY = "zero12_empty_parameter"
+APPLIES = {"run": {EMPTY: [0, 2]}, "statements": {EMPTY: 3}, "patches": {EMPTY: "applied"}}
+
+
+def in_all(job, with_dsfix=None, before=None, **known):
+    """The record after all patches were judged in a job. known: of the record before."""
+    results = {NONE: before or moved(RIGHT), ALL: with_dsfix or moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)}
+    record = Record("1.0", **known)
+    running.jobs(record, Trials(**results), [job], 1, keep=False)
+    return record
+
+
+def alone(job, *others, ran=None, with_dsfix=None, before=None, **known):
+    """The record after one patch was judged in a job; whether it runs its lines."""
+    jobs = {each: Run("", SAME, dict(ran or {EMPTY: "1"})) for each in (job.id, *others)}
+    record = Record("1.0", jobs=jobs, **known)
+    results = {"without": before or moved(RIGHT), ALL: with_dsfix or moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)}
+    return record, running.patch(record, Trials(**results), EMPTY, [job], 1)
 
 
 class TestRunning:
-    def test_a_run_is_recorded_and_current(self, job, tmp_path, monkeypatch):
-        monkeypatch.setattr(records, "DIRECTORY", tmp_path)
-        record = Record("1.0")
-        trials = Trials(**{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
-        running.jobs(record, trials, [job], 1, keep=False)
-        records.save(record, tmp_path)
-        loaded = records.load("1.0", tmp_path)
-        assert loaded.current(job).found == Found("same")
-        assert records.share(loaded, "zero12_empty_parameter") == (2, 3)
+    @pytest.fixture(autouse=True)
+    def directory(self, tmp_path, records_in):
+        records_in(records, tmp_path)
+
+    def test_a_run_is_recorded_and_current(self, job):
+        records.save(in_all(job))
+        loaded = records.load("1.0")
+        assert loaded.current(job).found == SAME
+        assert records.share(loaded, EMPTY) == (2, 3)
 
     def test_statements_under_other_numbers_are_not_mixed_with_the_recorded_ones(self, job):
-        record = Record("1.0", jobs={"other": Run("", Found("same"), {"zero12_empty_parameter": "40"})})
-        record.statements = {"zero12_empty_parameter": 7}
-        trials = Trials(**{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
-        assert running.jobs(record, trials, [job], 1, keep=False) == {"zero12_empty_parameter"}
-        assert record.statements == {"zero12_empty_parameter": 3}
-        assert {name: run.run for name, run in record.jobs.items()} == {
-            job.id: {"zero12_empty_parameter": "5"},
-            "other": {},
-        }
+        other = Run("", SAME, {EMPTY: "40"})
+        record = in_all(job, jobs={"other": other}, statements={EMPTY: 7})
+        assert record.statements == {EMPTY: 3}
+        assert {name: run.run for name, run in record.jobs.items()} == {job.id: {EMPTY: "5"}, "other": {}}
 
-    def test_a_patch_whose_jobs_all_crash_is_not_proved(self, job, monkeypatch):
-        monkeypatch.setattr(records, "save", lambda record: None)
-        record = Record("1.0", jobs={job.id: Run("", Found("same"), {"zero12_empty_parameter": "1"})})
-        crashed = seen(None)
-        trials = Trials(without=crashed, **{ALL: crashed, PLAIN: moved(RIGHT)})
-        assert not running.patch(record, trials, "zero12_empty_parameter", [job], 1)
-        assert not record.is_proved("zero12_empty_parameter")
+    def test_a_patch_whose_jobs_all_crash_is_not_proved(self, job):
+        record, runs = alone(job, with_dsfix=seen(None), before=seen(None))
+        assert not runs
+        assert not record.is_proved(EMPTY)
 
     def test_a_changed_script_makes_its_jobs_stale(self, job, monkeypatch):
-        record = Record("1.0", jobs={job.id: Run(job.scenario.fingerprint(), Found("same"))})
+        record = Record("1.0", jobs={job.id: Run(job.scenario.fingerprint(), SAME)})
         assert record.current(job) is not None
         monkeypatch.setattr(Scenario, "fingerprint", lambda self: "another")
         assert record.current(job) is None
 
     def test_a_worse_verdict_is_repeated(self, job):
-        trials = Trials(**{NONE: moved(RIGHT), ALL: [moved(2 * RIGHT, **APPLIES), moved(RIGHT)], PLAIN: moved(RIGHT)})
-        record = Record("1.0")
-        running.jobs(record, trials, [job], 1, keep=False)
-        assert record.jobs[job.id].found.state == "same"
+        assert in_all(job, [moved(2 * RIGHT, **APPLIES), moved(RIGHT)]).jobs[job.id].found.state == "same"
 
     def test_a_job_that_hangs_without_and_with_dsfix_is_recorded(self, job):
-        record = Record("1.0", statements={"zero12_empty_parameter": 3})
         hangs = seen(None, None, late=True)
-        running.jobs(record, Trials(**{NONE: hangs, ALL: hangs, PLAIN: moved(RIGHT)}), [job], 1, keep=False)
+        record = in_all(job, hangs, hangs, statements={EMPTY: 3})
         assert record.jobs[job.id].found.state in ("ended", "other")
-        assert record.statements == {"zero12_empty_parameter": 3}
+        assert record.statements == {EMPTY: 3}
 
     def test_statements_of_a_patch_that_is_off_by_default_are_kept(self, job):
         off = "zero2_offload_several_backwards"
-        record = Record("1.0", statements={off: 7, "zero3_empty_parameter": 1})
-        trials = Trials(**{NONE: moved(RIGHT), ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
-        running.jobs(record, trials, [job], 1, keep=False)
-        assert record.statements == {off: 7, "zero12_empty_parameter": 3}
+        assert in_all(job, statements={off: 7, "zero3_empty_parameter": 1}).statements == {off: 7, EMPTY: 3}
 
     def test_a_patch_also_applies_if_a_job_does_not_import_its_module(self, job):
-        record = Record("1.0")
-        outcomes = {"zero12_empty_parameter": "pending", "zero12_full_bucket_dtype": "not-affected"}
+        outcomes = {EMPTY: "pending", "zero12_full_bucket_dtype": "not-affected"}
         ended = moved(RIGHT, statements=dict.fromkeys(outcomes, 3), patches=outcomes)
-        running.jobs(record, Trials(**{NONE: moved(RIGHT), ALL: ended, PLAIN: moved(RIGHT)}), [job], 1, keep=False)
-        assert record.statements == {"zero12_empty_parameter": 3}
+        assert in_all(job, ended).statements == {EMPTY: 3}
 
-    def test_one_patch_is_disabled_where_its_lines_are_run(self, job, monkeypatch):
-        monkeypatch.setattr(records, "save", lambda record: None)
-        old = {"zero12_empty_parameter": "1", "zero12_full_bucket_dtype": "1"}
-        record = Record("1.0", jobs={job.id: Run("", Found("same"), old)})
-        trials = Trials(without=moved(RIGHT), **{ALL: moved(RIGHT, syncs=2, **APPLIES), PLAIN: moved(RIGHT)})
-        running.patch(record, trials, "zero12_empty_parameter", [job], 1)
-        assert record.jobs[job.id].one == {"zero12_empty_parameter": Found("same", syncs=2)}
-        assert record.jobs[job.id].run == {**old, "zero12_empty_parameter": "5"}
-        assert record.is_proved("zero12_empty_parameter")
+    def test_one_patch_is_disabled_where_its_lines_are_run(self, job):
+        old = {EMPTY: "1", "zero12_full_bucket_dtype": "1"}
+        record, _ = alone(job, ran=old, with_dsfix=moved(RIGHT, syncs=2, **APPLIES))
+        assert record.jobs[job.id].one == {EMPTY: Verdict(State.SAME, syncs=2)}
+        assert record.jobs[job.id].run == {**old, EMPTY: "5"}
+        assert record.is_proved(EMPTY)
 
     def test_a_patch_without_which_deepspeed_cannot_be_imported(self, job, monkeypatch):
-        monkeypatch.setattr(records, "save", lambda record: None)
-        record = Record("1.0", jobs={job.id: Run("", Found("same"), {"zero12_empty_parameter": "1"})})
-        running.patch(record, Trials(**{ALL: moved(RIGHT, **APPLIES)}), "zero12_empty_parameter", [job], 1)
-        found = record.jobs[job.id].one["zero12_empty_parameter"]
-        assert found == Found("right", "DeepSpeed cannot be imported without it")
+        monkeypatch.setattr(Trials, "starts", lambda self, variant: False)
+        record, _ = alone(job)
+        assert record.jobs[job.id].one[EMPTY] == Verdict(State.RIGHT, "DeepSpeed cannot be imported without it")
 
-    def test_a_patch_whose_lines_are_no_longer_run(self, job, monkeypatch):
-        monkeypatch.setattr(records, "save", lambda record: None)
-        record = Record("1.0", jobs={job.id: Run("", Found("same"), {"zero12_empty_parameter": "1"})})
-        nowhere = moved(RIGHT, **{**APPLIES, "run": {}})
-        running.patch(record, Trials(**{ALL: nowhere}), "zero12_empty_parameter", [job], 1)
+    def test_a_patch_whose_lines_are_no_longer_run(self, job):
+        record, _ = alone(job, with_dsfix=moved(RIGHT, **{**APPLIES, "run": {}}))
         assert (record.jobs[job.id].run, record.jobs[job.id].one) == ({}, {})
 
-    @pytest.mark.parametrize(("proved", "left"), [({}, True), ({"zero12_empty_parameter": "another"}, False)])
-    def test_recorded_lines_of_other_jobs_are_dropped_if_the_patch_has_changed(self, job, proved, left, monkeypatch):
-        monkeypatch.setattr(records, "save", lambda record: None)
-        ran = {"zero12_empty_parameter": "1"}
-        record = Record("1.0", proved=proved, jobs={each: Run("", Found("same"), ran) for each in (job.id, "other")})
-        trials = Trials(without=moved(RIGHT), **{ALL: moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)})
-        running.patch(record, trials, *ran, [job], 1)
-        assert record.jobs["other"].run == (ran if left else {})
+    @pytest.mark.parametrize(("proved", "left"), [({}, True), ({EMPTY: "another"}, False)])
+    def test_recorded_lines_of_other_jobs_are_dropped_if_the_patch_has_changed(self, job, proved, left):
+        record, _ = alone(job, "other", proved=proved)
+        assert record.jobs["other"].run == ({EMPTY: "1"} if left else {})
 
 
 class TestCommand:
@@ -572,7 +546,7 @@ class TestCommand:
             return found["reached"]
 
         monkeypatch.setattr(records, "load", Record)
-        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release, schedule: contextlib.nullcontext())
+        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release: contextlib.nullcontext())
         monkeypatch.setattr(running, "jobs", recording_jobs)
         monkeypatch.setattr(running, "patch", recording_patch)
 
@@ -586,12 +560,12 @@ class TestCommand:
         return ask
 
     def test_a_patch_is_judged_in_all_jobs_even_if_only_some_are_run(self, asked):
-        found = asked("--scenario", "universal", "--patch", "zero12_empty_parameter")
+        found = asked("--scenario", "universal", "--patch", EMPTY)
         assert found["jobs"] == sum(job.scenario.name == "universal" for job in space.jobs())
         assert found["every"] == len(space.jobs_of(space.WHOLE))
 
     def test_a_patch_that_no_job_runs_is_reported(self, asked, capsys):
-        asked("--patch", "zero12_empty_parameter", status=1, reached=False)
+        asked("--patch", EMPTY, status=1, reached=False)
         assert "no job runs a statement of zero12_empty_parameter" in capsys.readouterr().err
 
     def test_a_patch_for_other_releases_is_refused(self, asked):
@@ -600,30 +574,11 @@ class TestCommand:
 
     def test_pinned_cannot_be_combined_with_a_patch(self, asked):
         with pytest.raises(Complaint, match="--pinned records nothing"):
-            asked("--pinned", "--patch", "zero12_empty_parameter")
-
-    def test_nothing_is_recorded_under_a_schedule(self, asked):
-        assert asked("--pinned", "--schedule", "late")["jobs"] < len(space.jobs())
-        with pytest.raises(Complaint, match="--schedule requires --pinned"):
-            asked("--schedule", "late")
-
-    @pytest.mark.parametrize(("schedule", "status"), [("late", 1), ("", 0)])
-    def test_under_a_schedule_a_job_that_is_wrong_without_dsfix_too_is_reported(
-        self, asked, monkeypatch, capsys, schedule, status
-    ):
-        job = space.jobs()[0]
-
-        def other(record, *_, **__):
-            record.jobs[job.id] = Run(job.scenario.fingerprint(), Found(State.OTHER.value, "weights"))
-            return set()
-
-        monkeypatch.setattr(running, "jobs", other)
-        asked("--pinned", *(["--schedule", schedule] if schedule else []), status=status)
-        assert (f"{job.id}: weights" in capsys.readouterr().err) == bool(schedule)
+            asked("--pinned", "--patch", EMPTY)
 
 
 def a_record(job, found, **run):
-    record = Record("1.0", "2026-11-22", {}, {"zero12_empty_parameter": 3})
+    record = Record("1.0", "2026-11-22", {}, {EMPTY: 3})
     record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run)
     record.proved = {each: records.fingerprints.of_changes(catalogue()[each]) for each in record.statements}
     return record
@@ -639,22 +594,22 @@ class TestPage:
         assert job.id in fault
 
     def test_a_patch_that_has_changed_since_is_named(self, job):
-        record = a_record(job, Found("same"))
-        record.proved = {"zero12_empty_parameter": "another"}
+        record = a_record(job, SAME)
+        record.proved = {EMPTY: "another"}
         [fault] = docs.faults([record])
         assert "zero12_empty_parameter has changed" in fault
 
     def test_a_patch_whose_verdicts_are_lost_is_named(self, job):
-        ran = {"zero12_empty_parameter": "1"}
-        record = a_record(job, Found("same"), **ran)
+        ran = {EMPTY: "1"}
+        record = a_record(job, SAME, **ran)
         [fault] = docs.faults([record])
         assert "zero12_empty_parameter has changed, or its verdicts are lost" in fault
-        record.jobs[job.id].one = dict.fromkeys(ran, Found("same"))
+        record.jobs[job.id].one = dict.fromkeys(ran, SAME)
         assert list(docs.faults([record])) == []
 
     @pytest.mark.parametrize("state", ["worse", "other"])
     def test_an_unexplained_job_is_named(self, job, state, monkeypatch):
-        record = a_record(job, Found(state, "movement", 0.0, 1.0))
+        record = a_record(job, Verdict(state, "movement", 0.0, 1.0))
         assert list(docs.faults([record])) == [f"1.0: {job.id}: {state}: movement"]
         one = Explanation("why", "Because.", ["usual"], [state])
         monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
@@ -664,20 +619,20 @@ class TestPage:
     def test_an_explanation_of_nothing_is_named(self, job, monkeypatch):
         one = Explanation("why", "Because.", ["usual"], levels={"stage": ["3"]})
         monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
-        assert list(docs.faults([a_record(job, Found("same"))])) == ["explanation why explains nothing"]
+        assert list(docs.faults([a_record(job, SAME)])) == ["explanation why explains nothing"]
 
     def test_only_worse_fails_a_run(self, job):
-        assert docs.worse(a_record(job, Found("other", "x"))) == []
-        assert docs.worse(a_record(job, Found("worse", "x"))) == [f"1.0: {job.id}: x"]
+        assert docs.worse(a_record(job, Verdict(State.OTHER, "x"))) == []
+        assert docs.worse(a_record(job, Verdict(State.WORSE, "x"))) == [f"1.0: {job.id}: x"]
 
     def test_a_patch_that_no_job_runs_is_a_gap(self, job):
-        assert "Gaps: no job runs a line of zero12_empty_parameter." in docs.render([a_record(job, Found("same"))])
-        ran = docs.render([a_record(job, Found("same"), zero12_empty_parameter="3")])
+        assert "Gaps: no job runs a line of zero12_empty_parameter." in docs.render([a_record(job, SAME)])
+        ran = docs.render([a_record(job, SAME, **{EMPTY: "3"})])
         assert "Gaps" not in ran
         assert "| zero12_empty_parameter | 1.0 | 2 of 3 | 1 | - | - |" in ran
 
     def test_a_patch_of_other_releases_is_judged_by_the_test_that_is_named(self, job):
-        page, root = docs.render([a_record(job, Found("same"))]), Path(__file__).parents[2]
+        page, root = docs.render([a_record(job, SAME)]), Path(__file__).parents[2]
         unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
         for patch_id, test in docs.TESTED.items():
             assert patch_id in (root / test).read_text(encoding="utf-8")
@@ -685,7 +640,7 @@ class TestPage:
             assert patch_id not in unjudged
 
     def test_a_patch_that_no_job_can_run_is_named_with_the_reason(self, job):
-        page = docs.render([a_record(job, Found("same"))])
+        page = docs.render([a_record(job, SAME)])
         unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
         known = table.load()
         for patch_id, why in docs.IMPOSSIBLE.items():
@@ -699,19 +654,17 @@ class TestPage:
             assert not applying, patch_id
 
     def test_a_record_of_few_scenarios_is_the_last_choice(self, job):
-        few, old = (Record(each, statements={"zero12_empty_parameter": 3}) for each in ("0.13.4", "0.13.1"))
+        few, old = (Record(each, statements={EMPTY: 3}) for each in ("0.13.4", "0.13.1"))
         assert few.release in space.PARTS
-        assert records.home("zero12_empty_parameter", [few, old]) is old
-        assert records.home("zero12_empty_parameter", [few]) is few
+        assert records.home(EMPTY, [few, old]) is old
+        assert records.home(EMPTY, [few]) is few
 
     def test_a_patch_is_judged_where_all_jobs_are_or_on_the_newest_release(self, job):
-        old, whole, new = (
-            Record(each, statements={"zero12_empty_parameter": 3}) for each in ("0.14.2", "0.18.9", "0.19.8")
-        )
-        assert records.home("zero12_empty_parameter", [new, whole, old]) is whole
-        assert records.home("zero12_empty_parameter", [new, old]) is new
+        old, whole, new = (Record(each, statements={EMPTY: 3}) for each in ("0.14.2", "0.18.9", "0.19.8"))
+        assert records.home(EMPTY, [new, whole, old]) is whole
+        assert records.home(EMPTY, [new, old]) is new
         assert records.home("zero_step_at_initialization", [new, old]) is None
-        faults = docs.faults([a_record(job, Found("same")), new])  # proved on 1.0, the newest
+        faults = docs.faults([a_record(job, SAME), new])  # proved on 1.0, the newest
         assert not any("has changed" in each for each in faults)
 
     @pytest.mark.parametrize(
@@ -723,23 +676,21 @@ class TestPage:
             records.load("1.0", tmp_path)
 
     def test_a_record_is_read_as_it_was_written(self, job, tmp_path):
-        record = a_record(job, Found("worse", "why", 0.1, float("inf"), 1, 2, 3), zero12_empty_parameter="3")
-        record.jobs[job.id].one["zero12_empty_parameter"] = Found("same", syncs=1)
-        record.jobs["other-1"] = Run(
-            "f", Found("right", "= :c1 why", 0.0, 2e-7, -1, 0, -9), {}, {"lost": Found("same")}
-        )
-        record.jobs["other-2"] = Run("f", Found("same", "why", 3e-8, 3e-8), {"p": "1f"}, {"p": Found("same")})
+        record = a_record(job, Verdict(State.WORSE, "why", 0.1, float("inf"), 1, 2, 3), **{EMPTY: "3"})
+        record.jobs[job.id].one[EMPTY] = Verdict(State.SAME, syncs=1)
+        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "= :c1 why", 0.0, 2e-7, -1, 0, -9), {}, {"lost": SAME})
+        record.jobs["other-2"] = Run("f", Verdict(State.SAME, "why", 3e-8, 3e-8), {"p": "1f"}, {"p": SAME})
         record.jobs["other-2"].one["p"] = record.jobs["other-2"].found
         records.save(record, tmp_path)
         assert dataclasses.asdict(records.load("1.0", tmp_path)) == dataclasses.asdict(record)
 
     def test_a_changed_job_is_a_changed_line(self, job, tmp_path):
-        record = a_record(job, Found("same", "z"), zero12_empty_parameter="3")
-        record.jobs["other-1"] = Run("f", Found("right", "b"), {"zero12_empty_parameter": "2"})
+        record = a_record(job, Verdict(State.SAME, "z"), **{EMPTY: "3"})
+        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "b"), {EMPTY: "2"})
         records.save(record, tmp_path)
         before = (tmp_path / "1.0.txt").read_text().splitlines()
         record = records.load("1.0", tmp_path)
-        record.jobs["other-1"] = Run("f", Found("right", "a"), {"zero12_empty_parameter": "2"})
+        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "a"), {EMPTY: "2"})
         records.save(record, tmp_path)
         after = (tmp_path / "1.0.txt").read_text().splitlines()
         assert [line[:7] for line in after if line not in before] == ["ae\ta", "other-1"]

@@ -1,9 +1,6 @@
 """dsfix/check/keys.json covers the table's releases."""
 
-from __future__ import annotations
-
 import argparse
-from pathlib import Path
 
 import pytest
 from packaging.version import Version
@@ -20,19 +17,21 @@ class DeepSpeedConfig:
 """
 
 
-def test_it_covers_the_releases_of_the_table_and_is_formatted_as_written() -> None:
+def test_it_covers_the_releases_of_the_table_and_is_formatted_as_written():
     releases = [each.deepspeed for each in table.load().releases]
     flat = {release: keys.flatten(keys.of_release(Version(release))) for release in releases}
     assert configkeys.PATH.read_text(encoding="utf-8") == configkeys.as_file(flat), "python -m tox run -e pages -- keys"
 
 
-def source(root: Path, release: str, key: str) -> None:
+def source(root, release, key):
     file = root / release / "deepspeed" / "runtime" / "config.py"
     file.parent.mkdir(parents=True)
     file.write_text(CONFIG.format(key), encoding="utf-8")
+    file.with_name("lr_schedules.py").write_text("VALID_LR_SCHEDULES = []\n")
+    (file.parents[1] / "__init__.py").touch()
 
 
-def test_it_is_generated_from_the_sources(tmp_path: Path) -> None:
+def test_it_is_generated_from_the_sources(tmp_path):
     source(tmp_path, "1.0", "old")
     source(tmp_path, "1.1", "new")
     assert configkeys.generate(["1.0", "1.1"], lambda release: tmp_path / release) == (
@@ -43,7 +42,7 @@ def test_it_is_generated_from_the_sources(tmp_path: Path) -> None:
     )
 
 
-def test_a_stale_file_is_reported_and_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_file_is_reported_and_rewritten(tmp_path, monkeypatch):
     monkeypatch.setattr(configkeys, "PATH", tmp_path / "keys.json")
     monkeypatch.setattr(configkeys, "generate", lambda *_: "{}\n")
     assert configkeys.run(argparse.Namespace(check=True)) == 1
@@ -53,7 +52,7 @@ def test_a_stale_file_is_reported_and_rewritten(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("no_index")
-def test_without_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_index(tmp_path, monkeypatch):
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
     with pytest.raises(Complaint):
         configkeys.run(argparse.Namespace(check=True))

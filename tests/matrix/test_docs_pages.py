@@ -16,7 +16,7 @@ from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import docs, fingerprints, proofs, recording
 from matrix import table as known
-from matrix.pages import data, evidence, markdown, patches, text
+from matrix.pages import data, evidence, matrix_page, patches, text
 from matrix.proofs import Cell, Run, State
 from matrix.table import Environment, Release, Table
 
@@ -184,16 +184,6 @@ def test_every_cell_is_in_the_page(write_patch, record, render):
     }
 
 
-def test_the_markdown_shows_every_cell_and_says_when_it_was_run(write_patch, record, render):
-    entry = write_patch("clip")
-    record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", "cannot-tell", "cannot-tell"), (OLD, "0.13.5"): None})
-    page = render("matrix.md", entry)
-    assert "| [`clip`](catalogue.md#clip) | `··` | `·●●?` |" in page
-    assert "| [`clip`](catalogue.md#clip) | `·-` | `·` |" in page
-    assert "Run on 2026-11-21 with `python -m tox run -e matrix`: torch 2.13.0+cpu, numpy 2.4.6, python 3.11.7" in page
-    assert "- `clip`, cannot tell on 0.14.3: without: 0.14.3" in page
-
-
 def test_the_catalogue_gives_the_range_as_proven(write_patch, record, render):
     entry = write_patch("clip")
     record(entry, {(OLD, "0.13.5"): None}, gpu=["0.14.1"])
@@ -279,7 +269,7 @@ def test_the_pages_depend_on_nothing_else(write_patch, record, render, monkeypat
     first, second = write_patch("one"), write_patch("two", "HANG")
     record(first)
     record(second)
-    names = ("catalogue.md", "matrix.md", "matrix/index.html", "patches.md")
+    names = ("catalogue.md", "matrix/index.html", "patches.md")
     expected = [render(name, first, second) for name in names]
     monkeypatch.setenv("TZ", "Pacific/Auckland")
     assert [render(name, second, first) for name in names] == expected
@@ -290,17 +280,20 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
     """Writes the pages of one patch; the result runs `docs --check` and returns its status and messages."""
     entry = write_patch("clip")
     monkeypatch.setattr(docs, "CHECKOUT", tmp_path / "checkout")
-    monkeypatch.setattr(docs, "RENDER", {"matrix.md": markdown.render})
+    monkeypatch.setattr(docs, "RENDER", {"patches.md": patches.render})
     monkeypatch.setattr(docs, "pages_of_records", lambda: {f"{docs.PAGES}/sweep.md": "the sweep"})
     monkeypatch.setattr(proofs, "DIRECTORY", record(entry))
     monkeypatch.setattr("matrix.table.load", lambda: table)
+    bystanders: list[str] = []
+    monkeypatch.setattr("matrix.bystanders.docs.faults", lambda found: bystanders)
     catalogue = {"clip": entry}
     monkeypatch.setattr("dsfix.catalogue.registry.load", lambda: (catalogue, ()))
     assert docs.run(argparse.Namespace(check=False)) == 0
     written = {line.partition(" ")[0] for line in capsys.readouterr().out.splitlines() if line.endswith(" written")}
-    assert written == {*COMMITTED, "build/pages/matrix.md", "build/pages/sweep.md"}
+    assert written == {*COMMITTED, "build/pages/patches.md", "build/pages/sweep.md"}
 
-    def run(**entries):
+    def run(*faults, **entries):
+        bystanders[:] = faults
         catalogue.update(entries)
         status = docs.run(argparse.Namespace(check=True))
         return status, capsys.readouterr().err.splitlines()
@@ -310,6 +303,10 @@ def check(write_patch, record, table, tmp_path, monkeypatch, capsys):
 
 def test_pages_as_written_are_not_stale(check):
     assert check() == (0, [])
+
+
+def test_faults_of_the_bystanders_are_reported(check):
+    assert check("1.0: a job is missing") == (1, ["1.0: a job is missing"])
 
 
 @pytest.mark.parametrize("name", sorted(COMMITTED))
@@ -326,15 +323,36 @@ def test_pages_that_are_not_committed_are_not_looked_at(check, tmp_path):
     assert check() == (0, [])
 
 
-def test_a_missing_cell_near_the_range_is_named_with_the_command_that_runs_it(check, record, write_patch):
-    record(write_patch("clip"), {(NEW, "0.13.4"): None, (NEW, "0.13.5"): None, (OLD, "0.13.5"): None})
+@pytest.mark.parametrize(
+    ("cells", "fault"),
+    [
+        (
+            {(NEW, "0.13.4"): None, (NEW, "0.13.5"): None, (OLD, "0.13.5"): None},  # the nearest; no other column
+            f"clip, {NEW}: not run with this version of the patch on 0.13.5: `python -m tox run -e matrix` runs it",
+        ),
+        ({(NEW, "0.14.3"): {"without": "bug"}}, f"clip on 0.14.3, {NEW}: the bug occurs outside the claimed range"),
+        (
+            {(NEW, "0.14.3"): {"numpy": "2.4.5"}},
+            f"clip was run in {NEW} with numpy 2.4.5, but the table has 2.4.6: "
+            "`python -m tox run -e matrix -- --patch clip --again` runs it again",
+        ),
+    ],
+)
+def test_a_cell_that_is_missing_or_wrong_is_named(check, record, write_patch, cells, fault):
+    entry = write_patch("clip")
+    record(entry, {key: each and seen(entry, *key, **each) for key, each in cells.items()})
     status, said = check()
-    assert status == 1
-    assert (
-        said[0]
-        == f"clip, {NEW}: not run with this version of the patch on 0.13.5: `python -m tox run -e matrix` runs it"
-    )
-    assert not any(OLD in each for each in said)
+    assert (status, said[0]) == (1, fault)
+    assert docs.run(argparse.Namespace(check=False)) == 0  # which names it, too
+    assert check() == (1, [fault, fault])
+
+
+def test_one_column_is_enough_for_a_release_and_a_gpu_may_lack_cells(check, record, write_patch):
+    entry = write_patch("clip")
+    unseen = {(OLD, each): seen(entry, OLD, each, "cannot-tell", "cannot-tell") for each in ("0.14.1", "0.14.2")}
+    record(entry, unseen, gpu=["0.14.1"])
+    assert docs.run(argparse.Namespace(check=False)) == 0
+    assert check() == (0, [])
 
 
 def test_after_a_change_the_edges_have_to_be_run_again_and_other_cells_are_marked(check, record, render, write_patch):
@@ -360,50 +378,15 @@ def test_a_patch_without_a_fixed_cell_is_named(check, record, write_patch):
     assert "clip: no column shows that it fixes the bug on 0.14.1, 0.14.2" in check()[1]
 
 
-def test_one_column_is_enough_for_a_release(check, record, write_patch):
-    entry = write_patch("clip")
-    record(entry, {(OLD, each): seen(entry, OLD, each, "cannot-tell", "cannot-tell") for each in ("0.14.1", "0.14.2")})
-    assert docs.run(argparse.Namespace(check=False)) == 0
-    assert check() == (0, [])
-
-
 def test_a_changed_patch_and_its_cells_are_named(check, write_patch):
     status, said = check(clip=write_patch("clip", affects=">=0.14.1,<=0.14.2"))
     assert status == 1
     assert said[0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.14.0 to 0.14.3")
 
 
-def test_a_new_patch_is_named(check, write_patch):
-    status, said = check(new=write_patch("new"))
-    assert status == 1
-    assert said[0].startswith(f"new, {NEW}: not run with this version")
-
-
-def test_a_cell_that_contradicts_the_range_is_named(check, record, write_patch):
-    entry = write_patch("clip")
-    record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", without="bug")})
-    status, said = check()
-    assert status == 1
-    assert said[0] == f"clip on 0.14.3, {NEW}: the bug occurs outside the claimed range"
-
-
-def test_cells_that_were_run_with_other_versions_are_named(check, record, write_patch):
-    entry = write_patch("clip")
-    record(entry, {(NEW, "0.14.3"): seen(entry, NEW, "0.14.3", numpy="2.4.5")})
-    status, said = check()
-    assert status == 1
-    assert said[0].startswith(f"clip was run in {NEW} with numpy 2.4.5, but the table has 2.4.6: ")
-
-
 def test_a_record_of_no_patch_is_named(check, tmp_path):
     (tmp_path / "proofs" / "gone.txt").touch()
     assert check() == (1, ["matrix/proofs/gone.txt belongs to no patch: delete it"])
-
-
-def test_cells_missing_on_a_gpu_are_no_fault(check, record, write_patch):
-    record(write_patch("clip"), gpu=["0.14.1"])
-    assert docs.run(argparse.Namespace(check=False)) == 0
-    assert check() == (0, [])
 
 
 def test_a_gpu_machine_with_its_own_torch_has_a_column(check, record, write_patch, table, tmp_path):
@@ -420,38 +403,10 @@ def test_a_gpu_machine_with_its_own_torch_has_a_column(check, record, write_patc
     assert tree["cells"]["clip"][column]["0.14.1"]["state"] == "fixed"
 
 
-def test_writing_also_reports_missing_cells(check, record, write_patch, capsys):
-    record(write_patch("clip"), {(NEW, "0.14.3"): None})
-    assert docs.run(argparse.Namespace(check=False)) == 0
-    assert "not run with this version of the patch on 0.14.3" in capsys.readouterr().err
-
-
-def test_forty_five_patches_stay_small(write_patch, table, tmp_path):
-    releases = tuple(
-        dataclasses.replace(table.releases[0], deepspeed=f"0.{minor}.{patch}")
-        for minor in range(12, 22)
-        for patch in range(6)
-    )
-    big = dataclasses.replace(table, releases=releases)
-    entries = []
-    for number in range(45):
-        entry = write_patch(f"patch_{number}")
-        found = proofs.Record(entry.id, fingerprints.of(entry))
-        for column in (NEW, OLD):
-            found.cells[column] = {
-                each.deepspeed: seen(entry, column, each.deepspeed, detail=f"{number} of a figure " * 8)
-                for each in releases
-            }
-        proofs.save(found, tmp_path / "proofs")
-        entries.append(entry)
-    page = docs.RENDER["matrix/index.html"](evidence.collect(entries, big, tmp_path / "proofs"))
-    assert len(page.encode()) < 3_000_000
-
-
 @pytest.mark.parametrize("state", State)
 def test_every_state_has_its_glyph(state):
-    assert state in markdown.GLYPHS
-    assert len({glyph for glyph, _ in markdown.GLYPHS.values()}) == len(State)
+    assert state in matrix_page.GLYPHS
+    assert len({glyph for glyph, _ in matrix_page.GLYPHS.values()}) == len(State)
 
 
 def test_what_is_committed_is_not_stale(capsys):

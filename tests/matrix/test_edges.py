@@ -1,11 +1,6 @@
 """`python -m matrix edges`: which cells are run, and how they are compared with the record."""
 
-from __future__ import annotations
-
 import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +9,12 @@ from dsfix.patch import Patch, Provide, Severity
 from matrix import edges
 from matrix.table import Environment
 
-sys.path.insert(0, str(Path(__file__).parent))
-from stand_in import StandIn
-
+HERE = Environment("here", "3.11", {"torch": "2.13.0"})
 RELEASES = ("0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.15.0", "0.16.0")
+
+
+def claiming(affects):
+    return Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
 
 
 @pytest.mark.parametrize(
@@ -37,14 +34,12 @@ RELEASES = ("0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.15.0",
         ({"deepspeed": "<0.10", "transformers": ">=4"}, ["0.16.0"]),
     ],
 )
-def test_edges_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    environment = Environment("here", "3.11", {"torch": "2.13.0"})
-    assert edges.edges(patch, environment, RELEASES) == expected
+def test_edges_of_a_claim(affects, expected):
+    assert edges.edges(claiming(affects), HERE, RELEASES) == expected
 
 
-def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
+def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path):
+    def git(*arguments):
         subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *arguments], check=True)
 
     git("init", "--quiet")
@@ -60,13 +55,13 @@ def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path: Path) -> N
     assert edges.latest(1, known, tmp_path) == ["first"]
 
 
-def test_without_history_no_patch_is_among_the_latest(tmp_path: Path) -> None:
+def test_without_history_no_patch_is_among_the_latest(tmp_path):
     assert edges.latest(5, ("first",), tmp_path) == []
 
 
-def test_the_sample_has_every_nth_patch_and_the_named_ones() -> None:
+def test_the_sample_has_every_nth_patch_and_the_named_ones():
     entries = [SimpleNamespace(id=each) for each in "abcdef"]
-    assert [each.id for each in edges.sample(entries, 4, ["c", "gone"])] == ["a", "c", "e"]  # type: ignore[arg-type]
+    assert [each.id for each in edges.sample(entries, 4, ["c", "gone"])] == ["a", "c", "e"]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +73,8 @@ def test_the_sample_has_every_nth_patch_and_the_named_ones() -> None:
         ({"deepspeed": "<0.12", "torch": "<2"}, []),
     ],
 )
-def test_ends_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    assert edges.ends(patch, Environment("here", "3.11", {"torch": "2.13.0"}), RELEASES) == expected
+def test_ends_of_a_claim(affects, expected):
+    assert edges.ends(claiming(affects), HERE, RELEASES) == expected
 
 
 @pytest.mark.parametrize(
@@ -92,10 +86,8 @@ def test_ends_of_a_claim(affects: dict[str, str], expected: list[str]) -> None:
         ({"deepspeed": "<0.12", "torch": "<2"}, ["0.16.0"]),
     ],
 )
-def test_releases_near_a_claim(affects: dict[str, str], expected: list[str]) -> None:
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    environment = Environment("here", "3.11", {"torch": "2.13.0"})
-    assert edges.near(patch, environment, RELEASES) == expected
+def test_releases_near_a_claim(affects, expected):
+    assert edges.near(claiming(affects), HERE, RELEASES) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,19 +97,12 @@ def test_releases_near_a_claim(affects: dict[str, str], expected: list[str]) -> 
         ({"deepspeed": "==0.2.0"}, ["0.1.2", "0.2.0", "0.2.1", "0.4.0"]),
     ],
 )
-def test_what_is_run_again_after_a_patch_has_changed(affects: dict[str, str], expected: list[str]) -> None:
+def test_what_is_run_again_after_a_patch_has_changed(affects, expected):
     releases = ("0.0.0", "0.1.0", "0.1.1", "0.1.2", "0.2.0", "0.2.1", "0.3.0", "0.3.1", "0.4.0")
-    patch = Patch("x", Severity.CRASH, affects, (Provide("a", "b", str),), "x", (), None)
-    assert edges.required(patch, Environment("here", "3.11", {}), releases) == expected
+    assert edges.required(claiming(affects), HERE, releases) == expected
 
 
-@pytest.fixture
-def stand_in(tmp_path: Path, dsfix_in: Callable[[Path], Path]) -> StandIn:
-    dsfix_in(tmp_path)
-    return StandIn(tmp_path)
-
-
-def test_nothing_is_recorded(stand_in: StandIn) -> None:
+def test_nothing_is_recorded(stand_in):
     stand_in.patch("name_a")
     done = stand_in.matrix("edges", "--whole", "--jobs", "2")
     assert done.returncode == 0, done.stderr
@@ -132,14 +117,14 @@ def test_nothing_is_recorded(stand_in: StandIn) -> None:
     assert not (stand_in.root / "matrix" / "proofs").exists()
 
 
-def test_without_whole_only_the_last_affected_release_is_run(stand_in: StandIn) -> None:
+def test_without_whole_only_the_last_affected_release_is_run(stand_in):
     stand_in.patch("name_a")
     done = stand_in.matrix("edges")
     assert done.returncode == 0, done.stderr
     assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-1]] == ["name_a on deepspeed 0.3.0"]
 
 
-def test_every_nth_patch(stand_in: StandIn) -> None:
+def test_every_nth_patch(stand_in):
     for each in "abcd":
         stand_in.patch(f"name_{each}")
     done = stand_in.matrix("edges", "--one-in", "3")
@@ -147,7 +132,7 @@ def test_every_nth_patch(stand_in: StandIn) -> None:
     assert sorted(line.split()[0] for line in done.stdout.splitlines()[:-1]) == ["name_a", "name_d"]
 
 
-def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> None:
+def test_a_contradiction_and_a_broken_environment_fail(stand_in):
     stand_in.patch("name_a", bug=">=0.1,<0.4")
     stand_in.table("9.9.9", (*stand_in.releases, "0.5.0"))
     done = stand_in.matrix("edges", "--whole")
@@ -157,7 +142,7 @@ def test_a_contradiction_and_a_broken_environment_fail(stand_in: StandIn) -> Non
     assert done.stdout.splitlines()[-1].startswith("5 cells at the edges, 2 of them")
 
 
-def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in: StandIn) -> None:
+def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in):
     hidden = stand_in.root / "hidden"
     stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
     hidden.touch()
@@ -172,7 +157,7 @@ def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in: StandIn) -
     assert done.stdout.splitlines()[-1].startswith("1 cells at the edges, 1 of them")
 
 
-def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_known(stand_in: StandIn) -> None:
+def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_known(stand_in):
     """name_a needs the schedule, name_b cannot stand it; name_c has no streams."""
     asked = "os.environ.get('DSFIX_LAB_SCHEDULE') == 'late'"
     stand_in.patch("name_a", device="cuda", body=f"if {asked}: raise RuntimeError('a race')")
@@ -188,7 +173,7 @@ def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_kn
     assert last.startswith("2 cells at the edges, 1 of them")
 
 
-def test_a_schedule_that_there_is_not_is_refused(stand_in: StandIn) -> None:
+def test_a_schedule_that_there_is_not_is_refused(stand_in):
     done = stand_in.matrix("edges", "--schedule", "later")
     assert done.returncode == 2
     assert "early, late, ahead or random:SEED" in done.stderr

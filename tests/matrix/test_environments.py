@@ -1,14 +1,11 @@
 """DeepSpeed's releases are installed once and atomically; the index is a directory with one wheel."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import shutil
 import sys
 import threading
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +22,7 @@ WHEEL = {
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """dsfix's cache, with an index that has only deepspeed 1.2.0."""
     index = tmp_path / "index"
     index.mkdir()
@@ -40,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "releases" / f"torch2.13.0+cpu-{sys.implementation.cache_tag}"
 
 
-def test_installed_once_and_without_dependencies(cache: Path) -> None:
+def test_installed_once_and_without_dependencies(cache):
     path = environments.installed("1.2.0")
     assert path == cache / "deepspeed-1.2.0"
     assert [each.name for each in importlib.metadata.distributions(path=[str(path)])] == ["deepspeed"]
@@ -49,7 +46,7 @@ def test_installed_once_and_without_dependencies(cache: Path) -> None:
     assert environments.installed("1.2.0") == path
 
 
-def test_a_missing_dependency_is_named(cache: Path) -> None:
+def test_a_missing_dependency_is_named(cache):
     path = environments.installed("1.2.0")
     described = path / "deepspeed-1.2.0.dist-info" / "METADATA"
     described.write_text(described.read_text() + "Requires-Dist: not-there>=1\nRequires-Dist: optional; extra == 'x'\n")
@@ -57,7 +54,7 @@ def test_a_missing_dependency_is_named(cache: Path) -> None:
         environments.installed("1.2.0")
 
 
-def test_leftovers_of_a_killed_installation_are_replaced(cache: Path) -> None:
+def test_leftovers_of_a_killed_installation_are_replaced(cache):
     partial = cache / ".deepspeed-1.2.0.partial"
     (partial / "deepspeed" / "half").mkdir(parents=True)
     path = environments.installed("1.2.0")
@@ -65,8 +62,8 @@ def test_leftovers_of_a_killed_installation_are_replaced(cache: Path) -> None:
     assert not (path / "deepspeed" / "half").exists()
 
 
-def test_installed_by_several_at_once(cache: Path) -> None:
-    paths: list[Path] = []
+def test_installed_by_several_at_once(cache):
+    paths = []
     threads = [threading.Thread(target=lambda: paths.append(environments.installed("1.2.0"))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -75,20 +72,20 @@ def test_installed_by_several_at_once(cache: Path) -> None:
     assert paths == [cache / "deepspeed-1.2.0"] * 4
 
 
-def test_a_failed_installation_is_one_sentence_and_leaves_nothing(cache: Path) -> None:
+def test_a_failed_installation_is_one_sentence_and_leaves_nothing(cache):
     with pytest.raises(environments.Unavailable, match=r"^deepspeed 1\.3\.0 cannot be installed: \w.*1\.3\.0") as error:
         environments.installed("1.3.0")
     assert "\n" not in str(error.value)
     assert not (cache / "deepspeed-1.3.0").exists()
 
 
-def test_cache_that_cannot_be_written_is_one_sentence(cache: Path) -> None:
+def test_cache_that_cannot_be_written_is_one_sentence(cache):
     cache.parent.parent.touch()
     with pytest.raises(environments.Unavailable, match=r"^deepspeed 1\.2\.0 cannot be installed: .*Not a directory"):
         environments.installed("1.2.0")
 
 
-def test_environment_is_found_by_torch_and_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_found_by_torch_and_python(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
     python = ".".join(platform.python_version_tuple()[:2])
     known = [

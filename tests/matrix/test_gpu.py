@@ -1,15 +1,11 @@
 """`python -m matrix gpu`: what is run in which order, what is written of it, and what is recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
 
 import pytest
 
@@ -22,6 +18,7 @@ from matrix import fingerprints, proofs
 from matrix.gpu import choice, items, results
 from matrix.gpu import run as folder_run
 from matrix.gpu.session import Item, Session
+from tests.processes import ended
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RELEASES = ["0.14.0", "0.14.1", "0.14.2", "0.14.4"]
@@ -31,13 +28,13 @@ WIDE = catalogue()["bf16_gradients_unreduced"]  # on a GPU; 0.12.0 to 0.13.2
 ON_CPU = next(entry for entry in catalogue().values() if entry.patch.device == "cpu")
 
 
-def test_cells_come_in_order_of_value_and_only_of_patches_that_use_a_gpu() -> None:
+def test_cells_come_in_order_of_value_and_only_of_patches_that_use_a_gpu():
     found = choice.cells([ON_CPU, WIDE], ["0.12.0", "0.12.6", "0.13.1", "0.13.2", "0.14.4", "0.19.8"], VERSIONS)
     assert [entry.id for entry, _ in found] == [WIDE.id] * 5
     assert [release for _, release in found] == ["0.13.2", "0.12.0", "0.19.8", "0.13.1", "0.12.6"]
 
 
-def test_each_patch_comes_once_before_any_comes_twice() -> None:
+def test_each_patch_comes_once_before_any_comes_twice():
     entries = [entry for entry in catalogue().values() if entry.patch.device == "cuda"]
     found = choice.cells(entries, RELEASES, VERSIONS)
     first = [entry.id for entry, _ in found[: len(entries)]]
@@ -45,30 +42,30 @@ def test_each_patch_comes_once_before_any_comes_twice() -> None:
     assert len(found) == len({(entry.id, release) for entry, release in found})
 
 
-def test_the_releases_show_each_bug() -> None:
+def test_the_releases_show_each_bug():
     entries = list(catalogue().values())
     releases = {each: {**VERSIONS, "deepspeed": each} for each in ("0.12.6", "0.14.0", "0.14.1", "0.17.6", "0.19.8")}
     chosen = choice.cover(entries, releases, "0.19.8")
     assert chosen[-1] == "0.19.8"
     assert chosen == [each for each in releases if each in chosen]
 
-    def affected(names: Any) -> set[str]:
+    def affected(names):
         on_gpu = [entry for entry in entries if entry.patch.device == "cuda"]
         return {entry.id for entry in on_gpu for name in names if proofs.inside(entry.patch, releases[name])}
 
     assert affected(chosen) == affected(releases)
 
 
-def item(run: Callable[[], dict[str, Any]], name: str = "a") -> Item:
+def item(run, name="a"):
     return Item("cell", name, "0.19.8", run)
 
 
-def written(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
+def written(path):
+    found = json.loads(path.read_text())
     return found
 
 
-def test_what_did_not_fit_is_listed(tmp_path: Path) -> None:
+def test_what_did_not_fit_is_listed(tmp_path):
     out = tmp_path / "result.json"
     session = Session(out, {"machine": {}}, [item(lambda: {"state": "fixed"})], time.monotonic() + 1)
     session.run(2)
@@ -77,13 +74,13 @@ def test_what_did_not_fit_is_listed(tmp_path: Path) -> None:
     assert row["why"]
 
 
-def test_a_second_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+def test_a_second_run_goes_on_where_the_first_ended(tmp_path):
     out, ran = tmp_path / "result.json", []
 
-    def ends_with(state: str) -> Callable[[], dict[str, Any]]:
+    def ends_with(state):
         return lambda: ran.append(state) or {"state": state, "why": ""}
 
-    def todo(last: str) -> list[Item]:
+    def todo(last):
         return [item(ends_with("fixed")), item(ends_with(last), "b")]
 
     facts = {"machine": {"gpus": 1}}
@@ -95,8 +92,8 @@ def test_a_second_run_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     assert ran == ["fixed", "failed", "wrong", "fixed", "wrong"]
 
 
-def test_an_item_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> dict[str, Any]:
+def test_an_item_that_fails_does_not_stop_the_others(tmp_path, capsys):
+    def fail():
         raise ValueError("a reason")
 
     out = tmp_path / "result.json"
@@ -119,11 +116,11 @@ def test_an_item_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pyt
     ("right", "wrong", "state"),
     [(True, False, "bug shown"), (True, True, "bug not shown"), (False, False, "failed"), (False, True, "failed")],
 )
-def test_a_pair_shows_its_bug_if_only_the_wrong_program_is_wrong(right: bool, wrong: bool, state: str) -> None:
+def test_a_pair_shows_its_bug_if_only_the_wrong_program_is_wrong(right, wrong, state):
     assert items._pair(right, wrong)["state"] == state
 
 
-def result(path: Path, emulated: bool = False, digest: str = "") -> Path:
+def result(path, emulated=False, digest=""):
     run = {"outcome": "bug", "patch": "disabled", "detail": "the bug"}
     cell = {
         "without": run,
@@ -149,7 +146,7 @@ def result(path: Path, emulated: bool = False, digest: str = "") -> Path:
     return path
 
 
-def test_the_cells_are_a_column_of_the_record(tmp_path: Path) -> None:
+def test_the_cells_are_a_column_of_the_record(tmp_path):
     found = results.load(result(tmp_path / "result.json"))
     assert results.record(found, tmp_path / "proofs") == 1
     cells = proofs.load(ENTRY, tmp_path / "proofs").cells
@@ -160,7 +157,7 @@ def test_the_cells_are_a_column_of_the_record(tmp_path: Path) -> None:
     assert "ZeRO 3 on deepspeed 0.19.8: failed: the reason" in found.lines
 
 
-def test_cells_of_a_patch_that_has_changed_since_are_marked(tmp_path: Path) -> None:
+def test_cells_of_a_patch_that_has_changed_since_are_marked(tmp_path):
     results.record(results.load(result(tmp_path / "result.json", digest="before")), tmp_path / "proofs")
     cell = proofs.load(ENTRY, tmp_path / "proofs").cell("torch-2.11.0 on NVIDIA H100", "0.14.2")
     assert cell is not None
@@ -168,14 +165,14 @@ def test_cells_of_a_patch_that_has_changed_since_are_marked(tmp_path: Path) -> N
     assert cell.earlier.declaration == "before"
 
 
-def test_the_emulated_device_is_not_recorded(tmp_path: Path) -> None:
+def test_the_emulated_device_is_not_recorded(tmp_path):
     found = results.load(result(tmp_path / "result.json", emulated=True))
     assert (found.column, results.record(found, tmp_path / "proofs")) == ("", 0)
     assert not (tmp_path / "proofs").exists()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {"emulated": true}, "items": [1]}'])
-def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_another_file_is_refused(tmp_path, text):
     path = tmp_path / "result.json"
     path.write_text(text)
     with pytest.raises(Complaint, match=r"result\.json is not a result"):
@@ -189,17 +186,12 @@ def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
         (".".join(map(str, sys.version_info[:2])), "run.py: "),  # no torch, no pip, or no wheels
     ],
 )
-def test_a_folder_that_cannot_run_says_why_in_a_sentence(tmp_path: Path, python: str, said: str) -> None:
+def test_a_folder_that_cannot_run_says_why_in_a_sentence(tmp_path, python, said):
     shutil.copyfile(folder_run.__file__, tmp_path / "run.py")
     (tmp_path / "manifest.json").write_text(json.dumps({"python": python, "releases": ["0.19.8"]}))
     (tmp_path / "wheels").mkdir()
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "run.py"), "--out", str(tmp_path / "result.json")],
-        env={**os.environ, "PIP_NO_INDEX": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, tmp_path / "run.py", "--out", tmp_path / "result.json"]
+    done = ended(command, tmp_path, {**os.environ, "PIP_NO_INDEX": "1"})
     assert done.returncode == 1
     assert done.stderr.startswith(said)
     assert len(done.stderr.splitlines()) == 1
@@ -234,7 +226,7 @@ def main():
 """
 
 
-def test_ranks_share_one_device(tmp_path: Path) -> None:
+def test_ranks_share_one_device(tmp_path):
     try:
         compiling.library()
     except LabUnavailable as error:

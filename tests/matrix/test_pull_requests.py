@@ -1,14 +1,17 @@
-"""`upstream patches`: tests in a copy of a clone without a fix and with it; the committed page is the record."""
+"""`upstream patches`: the change of a clone of DeepSpeed, and tests in a copy of it without a fix and with it."""
 
+import argparse
+import ast
+import shutil
 import subprocess
 
 import pytest
 
 from dsfix.cli.exits import Complaint
-from matrix.pull_requests import command, docs, records
-from matrix.pull_requests.records import Record, Row
-from matrix.pull_requests.tree import Seen, Tree
+from matrix.pull_requests import command, tree
 
+FLAGSHIP = "zero3_offload_clip_device"
+WRITTEN = f"tests/unit/runtime/zero/test_{FLAGSHIP}.py"
 ACCELERATOR = """
 class CPU:
     def device_name(self): return "cpu"
@@ -17,13 +20,13 @@ def get_accelerator(accelerator=CPU()): return accelerator
 """
 TEST = """
 import os, sys
-import pytest, torch
+import pytest, torch.multiprocessing
 import deepspeed
 from deepspeed.accelerator import get_accelerator
 class TestIt:
     def test(self):
         assert "dsfix" not in sys.modules
-        assert torch.multiprocessing.set_start_method("forkserver") is None
+        assert torch.multiprocessing.set_start_method("forkserver") == ("fork", True)
         assert get_accelerator().create_op_builder("ShareMemCommBuilder") is None
         if deepspeed.BUG == "skip":
             pytest.skip("no device")
@@ -36,8 +39,8 @@ diff --git a/deepspeed/__init__.py b/deepspeed/__init__.py
 --- a/deepspeed/__init__.py
 +++ b/deepspeed/__init__.py
 @@ -1 +1 @@
--BUG = True
-+BUG = {}
+-BUG = {before}
++BUG = {after}
 """
 NEW = """\
 diff --git a/tests/unit/test_bug.py b/tests/unit/test_bug.py
@@ -49,77 +52,104 @@ new file mode 100644
 """
 
 
-def _diff(after=False):
-    lines = TEST.strip().splitlines()
-    return FIX.format(after) + NEW.format(count=len(lines), added="\n".join(f"+{line}" for line in lines))
+def _run(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    options = parser.parse_args([*map(str, arguments)])
+    return options.action(options)
 
 
-@pytest.fixture
-def tree(tmp_path):
-    clone = tmp_path / "clone"
-    for directory in ("accelerator", "bin", "csrc", "deepspeed", "op_builder", "requirements", "tests/unit"):
-        (clone / directory).mkdir(parents=True)
-        (clone / directory / "__init__.py").touch()
-    for name in ("setup.py", "version.txt", "tests/unit/test_bug.txt"):
-        (clone / name).touch()
-    (clone / "deepspeed" / "__init__.py").write_text("BUG = True\n")
-    (clone / "deepspeed" / "accelerator.py").write_text(ACCELERATOR)
-    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"], ["tag", "v1.0"]):
+class TestApply:
+    @pytest.fixture
+    def clone(self, environment, tmp_path_factory, monkeypatch):
+        """A clone has no metadata: whatever DeepSpeed is installed besides, the clone's source decides."""
+        shutil.rmtree(environment.install("0.14.2").directory / "deepspeed-0.14.2.dist-info")
+        installed = type(environment)(tmp_path_factory.mktemp("installed")).install("0.19.0", stage3="")
+        monkeypatch.setenv("PYTHONPATH", str(installed.directory))
+        return environment.directory
+
+    def test_the_clone_gets_the_fix_and_its_test_and_is_fixed_then(self, clone, environment, capsys):
+        assert _run("apply", FLAGSHIP, "--clone", clone) == 0
+        assert "if torch.is_tensor(combined_scale):" in environment.stage3.read_text()
+        assert (clone / WRITTEN).is_file()
+        assert _run("apply", FLAGSHIP, "--clone", clone) == 1
+        assert capsys.readouterr().err.startswith(f"patches: {FLAGSHIP} does not apply here: already-fixed")
+
+    def test_the_test_is_in_the_form_of_deepspeeds_and_without_dsfix(self, clone):
+        _run("apply", FLAGSHIP, "--clone", clone)
+        text = (clone / WRITTEN).read_text()
+        assert "dsfix" not in text.lower()
+        assert text.splitlines()[1:4:2] == ["# SPDX-License-Identifier: Apache-2.0", "# DeepSpeed Team"]
+        classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
+        [test] = [each for each in classes if [ast.unparse(base) for base in each.bases] == ["DistributedTest"]]
+        assert [node.name for node in test.body if isinstance(node, ast.FunctionDef)] == ["test"]
+        assert "from unit.common import DistributedTest" in text
+
+    def test_an_unknown_patch_is_one_sentence(self, tmp_path):
+        with pytest.raises(Complaint, match="no patch is called 'nothing'"):
+            _run("apply", "nothing", "--clone", tmp_path)
+
+
+class TestRun:
+    @pytest.fixture
+    def clone(self, tmp_path, monkeypatch):
+        torch = tmp_path / "torch"  # a stand-in, which is imported faster
+        torch.mkdir()
+        (torch / "__init__.py").touch()
+        (torch / "multiprocessing.py").write_text("set_start_method = lambda method, force=False: (method, force)\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        clone = tmp_path / "clone"
+        for directory in ("accelerator", "bin", "csrc", "deepspeed", "op_builder", "requirements", "tests/unit"):
+            (clone / directory).mkdir(parents=True)
+            (clone / directory / "__init__.py").touch()
+        for name in ("setup.py", "version.txt", "tests/unit/test_bug.txt"):
+            (clone / name).touch()
+        (clone / "deepspeed" / "__init__.py").write_text("BUG = True\n")
+        (clone / "deepspeed" / "accelerator.py").write_text(ACCELERATOR)
+        for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+            identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+            subprocess.run(["git", "-C", str(clone), *identity, *arguments], check=True)
+        return clone
+
+    @pytest.fixture
+    def tried(self, clone, monkeypatch, capsys):
+        """What is told of pull requests that change BUG like this; the exit status."""
+        lines = TEST.strip().splitlines()
+        new = NEW.format(count=len(lines), added="\n".join(f"+{line}" for line in lines))
+
+        def run(**changes):
+            found = {
+                name: {"diff": FIX.format(before=before, after=after) + new, "test": "tests/unit/test_bug.py"}
+                for name, (before, after) in changes.items()
+            }
+            found["unwritable"] = {"diff": "", "test": "", "notes": ["it sets a name at run time"]}
+            monkeypatch.setattr(tree, "pull_requests", lambda *_: found)
+            status = _run("run", "--clone", clone)
+            return dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines()), status
+
+        return run
+
+    def test_each_fix_is_tried_alone(self, tried):
+        told, status = tried(mends=(True, False), mends_too=(True, None))
+        assert told["mends"] == told["mends_too"] == "failed: AssertionError: the bug is there, then passed"
+        assert (told["unwritable"], status) == ("it sets a name at run time", 0)
+
+    def test_what_does_not_mend_is_trouble(self, tried):
+        """Nobody waits for a test that kills its process."""
+        told, status = tried(does_not=(True, 1), dies=(True, "'hang'"), refused=(False, True))
+        bug = "failed: AssertionError: the bug is there"
+        assert told["does_not"].startswith(bug)
+        assert told["dies"] == f"{bug}, then not run: pytest did not finish"
+        assert "patch does not apply" in told["refused"]
+        assert status == 1
+
+    def test_a_skipped_test_is_run_once_and_no_trouble(self, tried, clone):
+        (clone / "deepspeed" / "__init__.py").write_text('BUG = "skip"\n')
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", "-C", str(clone), *identity, *arguments], check=True)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    made = Tree(clone, scratch, seconds=100)
-    yield made
-    made.close()
+        subprocess.run(["git", "-C", str(clone), *identity, "commit", "-qam", "skip"], check=True)
+        told, status = tried(skipped=('"skip"', False))
+        assert (told["skipped"], status) == ("skipped: no device", 0)
 
-
-def test_each_fix_is_tried_alone_and_taken_back(tree, monkeypatch, tmp_path):
-    """The second one does not mend it; the third is skipped, and nobody waits for what kills the process."""
-    monkeypatch.setattr(records, "FILE", tmp_path / "record.json")
-    monkeypatch.setattr(records.save, "__defaults__", (tmp_path / "record.json",))
-    diffs = {"mends": _diff(), "does_not": _diff(1), "dies": _diff("'hang'")}
-    found = {name: {"diff": diff, "test": "tests/unit/test_bug.py", "notes": []} for name, diff in diffs.items()}
-    monkeypatch.setattr(tree, "diff", found.__getitem__)
-    record = Record("v1.0")
-    command._all(tree, record, list(diffs))
-    rows = record.rows
-    assert rows["mends"].before == ["failed", "AssertionError: the bug is there"]
-    assert rows["mends"].after == ["passed", ""]
-    assert rows["mends"].shown
-    assert rows["mends"].lines == 2
-    assert rows["does_not"].after[0] == "failed"
-    assert rows["does_not"].with_others[0] == "failed"  # the fixes change the same line
-    assert rows["dies"].after == ["not run", "pytest did not finish"]
-    assert (tree.directory / "deepspeed" / "__init__.py").read_text() == "BUG = True\n"
-    assert tree.name == "v1.0"
-
-
-def test_a_skip_is_told(tree):
-    assert tree.apply(_diff("'skip'")) == ""
-    assert tree.test(["tests/unit/test_bug.py"]) == {"tests/unit/test_bug.py": Seen("skipped", "no device")}
-
-
-def test_what_is_no_clone_is_one_sentence(tmp_path):
-    with pytest.raises(Complaint, match="is no clone of DeepSpeed"):
-        Tree(tmp_path, tmp_path, seconds=1)
-
-
-def test_a_row_is_in_one_table(monkeypatch):
-    rows = {
-        "a": Row(2, "t", before=["failed", "no"], after=["passed", ""]),
-        "b": Row(2, "t", before=["failed", "no"], after=["failed", "other"], with_others=["passed", ""]),
-        "c": Row(2, "t", before=["skipped", "fp16"]),
-        "d": Row(2, "t", before=["failed", "x|y"], after=["failed", "other"], with_others=["failed", "other"]),
-        "e": Row(0, "", notes=["e cannot be written: no"]),
-    }
-    page = docs.render([Record("v1.0", "2026-01-01", rows)])
-    assert [line.partition(" | ")[0] for line in page.splitlines() if line.startswith("| `")] == [
-        *("| `a`", "| `b`", "| `c`", "| `d`", "| `e`")
-    ]
-    assert "4 of 5 fixes can be written" in page
-    assert "x\\|y" in page
-
-
-def test_the_committed_record_is_without_faults():
-    assert docs.faults([records.load()]) == []
+    def test_what_is_no_clone_is_one_sentence(self, tmp_path):
+        with pytest.raises(Complaint, match="is no clone of DeepSpeed"):
+            _run("run", "--clone", tmp_path)

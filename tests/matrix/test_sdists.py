@@ -1,11 +1,7 @@
 """Sources are fetched completely, verified and laid out as if installed, or not at all."""
 
-from __future__ import annotations
-
 import os
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,15 +9,15 @@ from matrix import sdists
 
 
 @pytest.fixture
-def index(tmp_path: Path, package_index: Any) -> sdists.Index:
+def index(tmp_path, package_index):
     return sdists.Index(cache=tmp_path / "cache")
 
 
-def cached(index: sdists.Index) -> list[str]:
+def cached(index):
     return sorted(each.name for each in index.cache.iterdir()) if index.cache.exists() else []
 
 
-def test_python_files_are_laid_out_as_installed(index: sdists.Index, package_index: Any) -> None:
+def test_python_files_are_laid_out_as_installed(index, package_index):
     package_index.offer(
         "0.14.2",
         {
@@ -46,13 +42,13 @@ def test_python_files_are_laid_out_as_installed(index: sdists.Index, package_ind
     assert described.version == "0.14.2"
 
 
-def test_nothing_is_written_elsewhere(index: sdists.Index, package_index: Any, tmp_path: Path) -> None:
+def test_nothing_is_written_elsewhere(index, package_index, tmp_path):
     package_index.offer("0.14.2", {f"deepspeed/{'../' * 5}outside.py": "", "deepspeed/inside.py": ""})
     index.sources("0.14.2")
     assert [path.name for path in tmp_path.rglob("*side.py")] == ["inside.py"]
 
 
-def test_yanked_releases_pre_releases_and_wheels_are_ignored(index: sdists.Index, package_index: Any) -> None:
+def test_yanked_releases_pre_releases_and_wheels_are_ignored(index, package_index):
     for version in ("0.14.10", "0.14.2", "0.15.0rc1", "0.15.0.dev3", "0.15.0.post1"):
         package_index.offer(version)
     package_index.offer("0.14.3", yanked=True)
@@ -62,14 +58,14 @@ def test_yanked_releases_pre_releases_and_wheels_are_ignored(index: sdists.Index
         index.sources("0.14.3")
 
 
-def test_a_wrong_digest_is_refused_and_leaves_nothing(index: sdists.Index, package_index: Any) -> None:
+def test_a_wrong_digest_is_refused_and_leaves_nothing(index, package_index):
     package_index.offer("0.14.2", hashes={"sha256": "0" * 64})
     with pytest.raises(sdists.Unavailable, match="digest"):
         index.sources("0.14.2")
     assert cached(index) == []
 
 
-def test_an_interrupted_download_leaves_nothing(index: sdists.Index, package_index: Any) -> None:
+def test_an_interrupted_download_leaves_nothing(index, package_index):
     package_index.offer("0.14.2")
     package_index.files["deepspeed-0.14.2.tar.gz"] = package_index.files["deepspeed-0.14.2.tar.gz"][:100]
     with pytest.raises(sdists.Unavailable):
@@ -87,9 +83,7 @@ def test_an_interrupted_download_leaves_nothing(index: sdists.Index, package_ind
         (None, "is not available"),
     ],
 )
-def test_an_archive_that_is_not_that_release(
-    index: sdists.Index, package_index: Any, files: dict[str, str] | None, why: str
-) -> None:
+def test_an_archive_that_is_not_that_release(index, package_index, files, why):
     if files is None:
         package_index.offer_file("deepspeed-0.14.2.tar.gz", b"no archive")
     else:
@@ -99,33 +93,31 @@ def test_an_archive_that_is_not_that_release(
     assert cached(index) == []
 
 
-def test_a_file_that_is_missing_on_the_index(index: sdists.Index, package_index: Any) -> None:
+def test_a_file_that_is_missing_on_the_index(index, package_index):
     package_index.offer("0.14.2")
     package_index.files.clear()
     with pytest.raises(sdists.Unavailable, match="HTTP status 404"):
         index.sources("0.14.2")
 
 
-def test_what_is_cached_needs_no_index(
-    index: sdists.Index, package_index: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_cached_needs_no_index(index, package_index, monkeypatch):
     package_index.offer("0.14.2")
     root = index.sources("0.14.2")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
     assert sdists.Index(cache=index.cache).sources("0.14.2") == root
 
 
-def test_an_index_that_is_not_available(no_index: None, tmp_path: Path) -> None:
+def test_an_index_that_is_not_available(no_index, tmp_path):
     with pytest.raises(sdists.Unavailable, match="the package index is not available: no connection"):
         sdists.Index(cache=tmp_path).sources("0.14.2")
 
 
-def test_an_index_without_the_project(index: sdists.Index) -> None:
+def test_an_index_without_the_project(index):
     with pytest.raises(sdists.Unavailable, match="no project deepspeed"):
         index.sources("0.14.2")
 
 
-def test_facts(index: sdists.Index, package_index: Any) -> None:
+def test_facts(index, package_index):
     package_index.offer("0.14.2")
     assert index.facts("0.14.2") == sdists.EnvironmentFacts(
         released="2023-11-14",  # the archive's date, because this index has no upload time
@@ -134,13 +126,13 @@ def test_facts(index: sdists.Index, package_index: Any) -> None:
     )
 
 
-def test_the_upload_date_is_used_if_the_index_has_it(index: sdists.Index, package_index: Any) -> None:
+def test_the_upload_date_is_used_if_the_index_has_it(index, package_index):
     package_index.json = True
     package_index.offer("0.14.2", **{"upload-time": "2024-04-23T23:26:47.909011Z"})
     assert index.facts("0.14.2").released == "2024-04-23"
 
 
-def test_the_index_is_the_one_that_pip_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_the_one_that_pip_uses(tmp_path, monkeypatch):
     configuration = tmp_path / "pip.conf"
     configuration.write_text("[global]\nindex-url = https://pip.example/simple\n")
     for name in [name for name in os.environ if name.startswith("PIP_")]:
@@ -151,14 +143,12 @@ def test_the_index_is_the_one_that_pip_uses(tmp_path: Path, monkeypatch: pytest.
     assert sdists.index_url() == "https://environment.example/simple"
 
 
-def test_two_processes_that_fetch_the_same_release_do_not_disturb_each_other(
-    index: sdists.Index, package_index: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_that_fetch_the_same_release_do_not_disturb_each_other(index, package_index, monkeypatch):
     package_index.offer("0.14.2")
     other = sdists.Index(cache=index.cache)
     unpack = sdists._unpack
 
-    def overtaken(archive: Path, directory: Path) -> None:
+    def overtaken(archive, directory):
         monkeypatch.setattr(sdists, "_unpack", unpack)
         other.sources("0.14.2")
         unpack(archive, directory)

@@ -1,20 +1,16 @@
 """The source proof, on stand-in releases with a stand-in catalogue: each kind of wrong claim is reported."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from matrix import table
+from tests.processes import ended
 
-Proof = Callable[..., "subprocess.CompletedProcess[str]"]
 HIDDEN = "on {}, {} its range with its number hidden, it is {}"
 INNER = "0.0.1, 0.0.2"  # the releases with the bug
 SCALES = {"0.0.0": "1", "0.0.1": "self.limit", "0.0.2": "self.limit", "0.1.0": "float(self.limit)", "0.2.0": "2.0"}
@@ -58,7 +54,7 @@ if "IMPORT" in os.environ and "verdicts" in sys.argv[0]:
     import deepspeed
 """
 # patch id -> what it declares differently, and the start of each sentence that the proof must report
-CASES: dict[str, tuple[str, list[str]]] = {
+CASES = {
     "right": ("", []),
     "right_and_off_by_default": ("default=False", []),
     "right_everywhere": ("**everywhere", []),
@@ -135,7 +131,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def proof(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], Path]) -> Proof:
+def proof(tmp_path_factory, dsfix_in):
     """`python -m matrix source` with those releases and patches, and an index that does not respond."""
     root = tmp_path_factory.mktemp("root")
     patches = dsfix_in(root)
@@ -157,7 +153,7 @@ def proof(tmp_path_factory: pytest.TempPathFactory, dsfix_in: Callable[[Path], P
         table_of_these = {"environments": {"here": {"python": "3.11", "torch": "9"}}, "releases": rows}
         (root / f"{name}.json").write_text(json.dumps(table_of_these))
 
-    def run(*arguments: str, releases: str = "releases", **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments, releases="releases", **variables):
         code = f"""
 import argparse, functools, sys
 sys.path.insert(0, {str(Path(table.__file__).parents[1])!r})
@@ -174,15 +170,13 @@ except source.Complaint as complaint:
 """
         fixed = {"PIP_INDEX_URL": "http://127.0.0.1:1/", "NO_PROXY": "127.0.0.1", "COLUMNS": "120"}
         environment = {**os.environ, **fixed, **variables, "DSFIX_CACHE": str(root / "cache"), "PYTHONPATH": str(root)}
-        return subprocess.run(
-            [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=False
-        )
+        return ended([sys.executable, "-c", code, *arguments], None, environment)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def lines(proof: Proof) -> list[str]:
+def lines(proof):
     """The output for all patches, without conflicts between them, which another test covers."""
     done = proof("--patch", *CASES)
     assert done.returncode == 1, done.stderr
@@ -190,7 +184,7 @@ def lines(proof: Proof) -> list[str]:
 
 
 @pytest.mark.parametrize("patch_id", CASES)
-def test_each_wrong_claim_is_one_sentence(lines: list[str], patch_id: str) -> None:
+def test_each_wrong_claim_is_one_sentence(lines, patch_id):
     mine = [line.removeprefix(f"{patch_id}: ") for line in lines if line.startswith(f"{patch_id}: ")]
     expected = CASES[patch_id][1]
     for each in expected:
@@ -198,14 +192,14 @@ def test_each_wrong_claim_is_one_sentence(lines: list[str], patch_id: str) -> No
     assert len(mine) == len(expected), mine
 
 
-def test_claims_that_hold(proof: Proof) -> None:
+def test_claims_that_hold(proof):
     done = proof("--patch", "right", "right_everywhere", "right_for_another_torch")
     assert "patches: 3, releases: 5, cells: 15, mismatches: 0" in done.stdout
     assert "0.0.1, 0.0.2" in done.stdout
     assert done.returncode == 0, done.stderr
 
 
-def test_what_was_proven_is_kept_for_the_jobs(proof: Proof, tmp_path: Path) -> None:
+def test_what_was_proven_is_kept_for_the_jobs(proof, tmp_path):
     """A digest per patch and text of its module: 0.0.1 and 0.0.2 have the same, so has every release of the other."""
     written = tmp_path / "proven.txt"
     assert proof("--patch", "right", "--check", PROVEN=str(written)).returncode == 1
@@ -220,7 +214,7 @@ def test_what_was_proven_is_kept_for_the_jobs(proof: Proof, tmp_path: Path) -> N
     assert done.returncode == 1
 
 
-def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
+def test_patches_that_change_the_same_code_are_named(proof):
     done = proof("--patch", "right", "right_and_off_by_default", "--release", "0.0.1")
     for one, other in (("right", "right_and_off_by_default"), ("right_and_off_by_default", "right")):
         assert re.search(
@@ -229,14 +223,14 @@ def test_patches_that_change_the_same_code_are_named(proof: Proof) -> None:
     assert done.returncode == 1
 
 
-def test_an_unavailable_release_affects_only_its_own_cells(proof: Proof) -> None:
+def test_an_unavailable_release_affects_only_its_own_cells(proof):
     done = proof("--patch", "right", releases="more")
     assert "deepspeed 0.3.0 was not checked: the package index is not available" in done.stdout
     assert "releases: 5, cells: 5, mismatches: 0" in done.stdout
     assert done.returncode == 1
 
 
-def test_a_patch_that_imports_deepspeed_fails_the_source_proof(proof: Proof) -> None:
+def test_a_patch_that_imports_deepspeed_fails_the_source_proof(proof):
     done = proof("--patch", "imports_deepspeed", "--release", "0.0.1", IMPORT="1")
     assert "deepspeed was imported" in done.stdout
     assert done.returncode == 2
@@ -249,13 +243,13 @@ def test_a_patch_that_imports_deepspeed_fails_the_source_proof(proof: Proof) -> 
         (("--release", "0.0.1", "9.9.9"), "the table has no release 9.9.9: it covers 0.0.0 to 0.2.0"),
     ],
 )
-def test_unknown_names(proof: Proof, arguments: tuple[str, ...], sentence: str) -> None:
+def test_unknown_names(proof, arguments, sentence):
     done = proof(*arguments)
     assert done.stdout.startswith(sentence)
     assert done.returncode == 2
 
 
-def test_no_available_release_is_one_sentence(proof: Proof) -> None:
+def test_no_available_release_is_one_sentence(proof):
     done = proof("--release", "0.3.0", releases="more")
     assert done.stdout == "the package index is not available: no connection\n"
     assert done.returncode == 2

@@ -1,7 +1,5 @@
 """The space of configs, its covering array, the classes of disagreements, and the page; nothing is trained."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from types import SimpleNamespace
@@ -12,13 +10,13 @@ from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.cli.exits import Complaint
 from matrix.sweep import classes, covering, docs, records, running, space
 from matrix.sweep.explanations import Explanation, Kind
-from matrix.sweep.records import Class, Found, Record, Run
+from matrix.sweep.records import Class, Found, Run
 
 AGREES = Run(comparisons=10)
 WRONG = Found("training", "gradients", 1, ("up.weight",), 1.0, 2.0, 0.5, 1e-6)
 
 
-def disagreeing(found: Found = WRONG) -> Run:
+def disagreeing(found=WRONG):
     return Run(comparisons=10, differences=(found,))
 
 
@@ -30,7 +28,7 @@ def three(monkeypatch):
     return rows
 
 
-def possible(part: dict[str, str]) -> bool:
+def possible(part):
     return frozenset(part.items()) in covering.allowed(2, part)
 
 
@@ -127,41 +125,41 @@ class TestRaces:
         assert "race: write by aten::copy_" in docs._finding(found)
 
 
+def attempts(wrong):
+    """Stands in for trials, which disagree if `wrong(row, left_out)`; `tried` has the row and variant of each."""
+
+    def attempt(row, variant, left_out):
+        attempt.tried.append((row, variant))
+        return disagreeing() if wrong(row, left_out) else AGREES
+
+    attempt.tried = []
+    return attempt
+
+
+def dropped(row, left_out):
+    return row["stage"] == "2" and row["accumulation"] == "4"
+
+
 class TestClasses:
     def test_only_needed_levels_remain(self):
         """The bug needs ZeRO-2 and accumulation; the other levels are irrelevant."""
-        row = space.complete(
-            {
-                "stage": "2",
-                "accumulation": "4",
-                "offload": "optimizer",
-                "clipping": "on",
-                "round_robin_gradients": "true",
-            }
-        )
-        tried = []
-
-        def attempt(row, variant, left_out):
-            tried.append(row)
-            return disagreeing() if row["stage"] == "2" and row["accumulation"] == "4" else AGREES
-
-        found = classes.reduce(row, "without", WRONG, attempt)
-        assert found.minimal == {"stage": "2", "accumulation": "4"}
-        assert not [row for row in tried if list(space.broken(row))]
+        needed = {"stage": "2", "accumulation": "4"}
+        others = {"offload": "optimizer", "clipping": "on", "round_robin_gradients": "true"}
+        attempt = attempts(dropped)
+        found = classes.reduce(space.complete({**needed, **others}), "without", WRONG, attempt)
+        assert found.minimal == needed
+        assert not [row for row, _ in attempt.tried if list(space.broken(row))]
 
     @pytest.mark.parametrize("levels", [{"stage": "2", "accumulation": "4"}, {"stage": "2"}, {"stage": "3"}])
     def test_classes_of_another_release_are_tried_first_and_verified(self, levels):
         row = space.complete({"stage": "2", "accumulation": "4", "clipping": "on", "trained": "part"})
-        tried = []
-
-        def attempt(row, variant, left_out):
-            tried.append(space.differing(row))
-            return disagreeing() if row["stage"] == "2" and row["accumulation"] == "4" else AGREES
-
         known = [Class("without", {}, (dataclasses.replace(WRONG, what="loss"),)), Class("without", levels, (WRONG,))]
-        assert classes.reduce(row, "without", WRONG, attempt, known).minimal == {"stage": "2", "accumulation": "4"}
-        assert (tried[0] == levels) == (levels["stage"] == "2")  # the other does not match this row
-        assert len(tried) == 4 or len(levels) == 1
+        attempt = attempts(dropped)
+        found = classes.reduce(row, "without", WRONG, attempt, known)
+        assert found.minimal == {"stage": "2", "accumulation": "4"}
+        first, _ = attempt.tried[0]
+        assert (space.differing(first) == levels) == (levels["stage"] == "2")  # the other does not match this row
+        assert len(attempt.tried) == 4 or len(levels) == 1
 
     def test_a_different_disagreement_is_not_mistaken_for_it(self):
         row = space.complete({"stage": "2", "accumulation": "4"})
@@ -185,31 +183,21 @@ class TestClasses:
 
     @pytest.mark.parametrize("needed", [{"b"}, {"b", "e"}])
     def test_the_needed_patches_are_found(self, needed):
-        def attempt(row, variant, left_out):
-            assert variant == "with"
-            return disagreeing() if needed & set(left_out) else AGREES
-
-        found = classes.with_fixes(Class("without", {"stage": "2"}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
+        attempt = attempts(lambda row, left_out: needed & {*left_out})
+        found = classes.with_fixes(Class("without", {"stage": "2"}, (WRONG,)), [*"abcde"], attempt)
         assert set(found.patches) == needed
+        assert {variant for _, variant in attempt.tried} == {"with"}
 
     def test_the_patches_of_another_release_are_tried_first(self):
-        tried = []
-
-        def attempt(row, variant, left_out):
-            tried.append(left_out)
-            return disagreeing() if "b" in left_out else AGREES
-
+        attempt = attempts(lambda row, left_out: "b" in left_out)
         applied = [chr(code) for code in range(ord("a"), ord("z"))]
         known = [Class("without", {"stage": "2", "groups": "several"}, (WRONG,), ("b", "z"))]
         assert classes.with_fixes(Class("without", {"stage": "2"}, (WRONG,)), applied, attempt, known).patches == ("b",)
-        assert len(tried) <= 3
+        assert len(attempt.tried) <= 3
 
     def test_of_patches_that_each_suffice_one_is_named(self):
-        def attempt(row, variant, left_out):
-            return disagreeing() if {"b", "e"} <= set(left_out) else AGREES
-
-        found = classes.with_fixes(Class("without", {}, (WRONG,)), ["a", "b", "c", "d", "e"], attempt)
-        assert found.patches in (("b",), ("e",))
+        attempt = attempts(lambda row, left_out: {"b", "e"} <= {*left_out})
+        assert classes.with_fixes(Class("without", {}, (WRONG,)), [*"abcde"], attempt).patches in (("b",), ("e",))
 
     def test_a_disagreement_that_remains_with_dsfix_has_no_patches(self):
         found = classes.with_fixes(Class("without", {}, (WRONG,)), ["a"], lambda *_: disagreeing())
@@ -219,8 +207,8 @@ class TestClasses:
 class Engine:
     """Replaces the trials: ZeRO-2 with accumulation is wrong without dsfix and, if `faulty`, also with it."""
 
-    def __init__(self) -> None:
-        self.tried: list[tuple[dict[str, str], str, tuple[str, ...]]] = []
+    def __init__(self):
+        self.tried = []
         self.faulty = False
 
     def __call__(self, row, variant, left_out=()):
@@ -238,14 +226,12 @@ class Engine:
 
 
 @pytest.fixture
-def engine(three, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "DIRECTORY", tmp_path)
-    for function in (records.load, records.save, records.load_all):
-        monkeypatch.setattr(function, "__defaults__", (tmp_path,))
+def engine(three, tmp_path, records_in):
+    records_in(records, tmp_path)
     return Engine()
 
 
-def swept(engine: Engine, **options) -> Record:
+def swept(engine, **options):
     record = running.release("0.17.6", engine, 1, **{"again": False, **options})
     running.classify(record, engine, 2)
     return record
@@ -255,11 +241,8 @@ class TestRun:
     def test_a_release_is_run_classified_and_recorded(self, engine):
         record = swept(engine)
         [found] = record.classes
-        assert (found.variant, found.minimal, found.patches) == (
-            "without",
-            {"stage": "2", "accumulation": "4"},
-            ("fixes",),
-        )
+        assert (found.variant, found.patches) == ("without", ("fixes",))
+        assert found.minimal == {"stage": "2", "accumulation": "4"}
         assert len(found.shown[0].names) == 3
         assert records.load("0.17.6") == record
 

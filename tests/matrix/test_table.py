@@ -1,10 +1,7 @@
 """The committed table is consistent, and is written as it is read."""
 
-from __future__ import annotations
-
 import datetime
 import re
-from pathlib import Path
 
 import pytest
 from packaging.specifiers import SpecifierSet
@@ -17,19 +14,19 @@ from matrix import table
 RELEASES = table.load().releases
 
 
-def test_every_release_appears_once_and_none_is_a_pre_release() -> None:
+def test_every_release_appears_once_and_none_is_a_pre_release():
     versions = [each.version for each in RELEASES]
     assert len(set(versions)) == len(versions)
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", each.deepspeed) for each in RELEASES)
     assert versions[0] == Version("0.12.0")
 
 
-def test_release_dates_are_in_the_past() -> None:
+def test_release_dates_are_in_the_past():
     for each in RELEASES:
         assert datetime.date(2023, 11, 1) < datetime.date.fromisoformat(each.released) <= datetime.date.today()
 
 
-def test_environments_meet_the_requirements_of_their_releases() -> None:
+def test_environments_meet_the_requirements_of_their_releases():
     known = table.load()
     for environment in known.environments.values():
         for each in known.run_in(environment.name):
@@ -37,35 +34,35 @@ def test_environments_meet_the_requirements_of_their_releases() -> None:
                 assert SpecifierSet(each.requires[distribution]).contains(version), (each.deepspeed, environment.name)
 
 
-def test_what_every_release_was_tested_with_upstream_is_known() -> None:
+def test_what_every_release_was_tested_with_upstream_is_known():
     unknown = [each.deepspeed for each in RELEASES if not packages.tested_torch(each.deepspeed)]
     assert unknown == [each.deepspeed for each in RELEASES if each.version > Version("0.19.5")]  # no tag to read
 
 
-def test_every_environment_is_used() -> None:
+def test_every_environment_is_used():
     known = table.load()
     assert [each.deepspeed for each in known.run_in("torch-2.4.1")][-1] == "0.16.4"
     assert all(known.run_in(name) for name in known.environments)
 
 
-def test_the_newest_release_is_sampled() -> None:
+def test_the_newest_release_is_sampled():
     assert RELEASES[-1].sampled
 
 
-def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_what_is_read(tmp_path):
     copy = tmp_path / "releases.json"
     table.save(table.load(), copy)
     assert copy.read_bytes() == table.PATH.read_bytes()
     assert table.load(copy) == table.load()
 
 
-def test_a_release_that_the_table_lacks() -> None:
+def test_a_release_that_the_table_lacks():
     assert table.load().release("0.14.2").deepspeed == "0.14.2"
     with pytest.raises(KeyError):
         table.load().release("0.14.99")
 
 
-def test_spans() -> None:
+def test_spans():
     releases = ("1", "2", "3", "4", "5", "6")
     assert table.span({"1", "2", "3", "5"}, releases) == "1 to 3, 5"
     assert table.span(["4", "5"], releases) == "4, 5"
@@ -75,7 +72,7 @@ def test_spans() -> None:
 @pytest.mark.parametrize(
     "text", ["", "<<<<<<< ours\n", "[]", '{"environments": {}, "releases": []}', '{"releases": [{}]}']
 )
-def test_an_invalid_table_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_table_is_named(tmp_path, text):
     (tmp_path / "releases.json").write_text(text)
     with pytest.raises(Complaint, match=r"releases\.json (is not a valid table|has no environment)"):
         table.load(tmp_path / "releases.json")

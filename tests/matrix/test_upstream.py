@@ -1,9 +1,6 @@
 """DeepSpeed's own tests as an oracle: running, recording and judging; DeepSpeed and its tests are stand-ins here."""
 
-from __future__ import annotations
-
 import argparse
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +35,7 @@ def test_numbers(number): pass
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     """A clone of DeepSpeed, whose package must not be imported."""
     file = tmp_path / "clone" / "tests" / ENGINE
     file.parent.mkdir(parents=True)
@@ -49,7 +46,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch, clone):
+def stand_in(tmp_path, monkeypatch, clone, records_in):
     """A session on a DeepSpeed with nothing to compile; records go below `tmp_path`."""
     installed = tmp_path / "installed"
     (installed / "deepspeed").mkdir(parents=True)
@@ -59,18 +56,12 @@ def stand_in(tmp_path, monkeypatch, clone):
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(environments, "installed", lambda release: installed)
     monkeypatch.setattr(processes.Session, "build", lambda self: None)
-    kept(monkeypatch, tmp_path)
+    records_in(records, tmp_path / "records")
     with processes.Session(clone, "0.18.9", 3.0, 2) as opened:
         yield opened
 
 
-def kept(monkeypatch, directory):
-    monkeypatch.setattr(records, "DIRECTORY", directory / "records")
-    for function in (records.path, records.load, records.load_all, records.save):
-        monkeypatch.setattr(function, "__defaults__", (directory / "records",))
-
-
-def ids(*names: str) -> list[str]:
+def ids(*names):
     return [f"{ENGINE}::test_{name}" for name in names]
 
 
@@ -139,14 +130,14 @@ class TestSelection:
 class Engine:
     """Replaces a session: outcomes has each test's outcome without and with dsfix."""
 
-    def __init__(self, **outcomes: tuple[str, str]) -> None:
+    def __init__(self, **outcomes):
         self.versions = {"deepspeed": "0.18.9"}
         self.outcomes = outcomes
-        self.ran: list[tuple[str, tuple[str, ...]]] = []
+        self.ran = []
         self.needed = ""
         self.stops_at = ""
 
-    def build(self) -> None:
+    def build(self):
         pass
 
     def run(self, variant, tests, left_out=()):
@@ -160,8 +151,8 @@ class Engine:
 
 
 @pytest.fixture
-def record(tmp_path, monkeypatch):
-    kept(monkeypatch, tmp_path)
+def record(tmp_path, records_in):
+    records_in(records, tmp_path / "records")
     return Record("0.18.9", "v0.18.9")
 
 

@@ -1,11 +1,8 @@
 """Which objects see the empty groups of an optimizer, and what they see; without torch, on each Python."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -15,60 +12,60 @@ show_all_groups = catalogue()["empty_group_scheduler"].module.show_all_groups
 
 
 class Optimizer:
-    def __init__(self, *sizes: int) -> None:
+    def __init__(self, *sizes):
         self.param_groups = [{"params": [0] * size, "lr": float(index)} for index, size in enumerate(sizes)]
 
-    def load(self, groups: list[dict[str, Any]]) -> None:
+    def load(self, groups):
         self.param_groups = groups
 
 
 class Scheduler:
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer):
         self.optimizer = optimizer
         self.base_lrs = [group["lr"] for group in optimizer.param_groups]
 
-    def step(self) -> None: ...
+    def step(self): ...
 
 
 class WithLastRates:
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer):
         self.optimizer = optimizer
 
-    def step(self) -> None: ...
+    def step(self): ...
 
-    def get_last_lr(self) -> list[float]:
+    def get_last_lr(self):
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
 class Slots:
     __slots__ = ("__weakref__", "base_lrs", "optimizer")
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer):
         self.optimizer, self.base_lrs = optimizer, [0.0]
 
 
 class Holder:
     """A wrapper of the optimizer."""
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer):
         self.optimizer = optimizer
 
-    def step(self) -> None: ...
+    def step(self): ...
 
 
-def drop(optimizer: Optimizer, scheduler: Any = None) -> None:
+def drop(optimizer, scheduler=None):
     """What the engine does with the patch."""
     show_all_groups(optimizer, scheduler)
     optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
 
 
-def rates(scheduler: Any) -> list[float]:
+def rates(scheduler):
     return [group["lr"] for group in scheduler.optimizer.param_groups]
 
 
 @pytest.mark.parametrize("looked_at", [False, True])
 @pytest.mark.parametrize("kind", [Scheduler, WithLastRates])
-def test_a_scheduler_that_nobody_hands_over_goes_on_seeing_all_groups(kind: Any, looked_at: bool) -> None:
+def test_a_scheduler_that_nobody_hands_over_goes_on_seeing_all_groups(kind, looked_at):
     optimizer = Optimizer(0, 2, 0, 1, 0)
     schedulers = [kind(optimizer) for _ in range(3)]
     if looked_at:  # from then on some Pythons keep the attributes in a dictionary
@@ -83,18 +80,18 @@ def test_a_scheduler_that_nobody_hands_over_goes_on_seeing_all_groups(kind: Any,
     assert rates(schedulers[1]) == [0.5, 1.5, 2.5, 3.5, 4.5]
 
 
-def test_one_that_is_handed_over_needs_no_sign() -> None:
+def test_one_that_is_handed_over_needs_no_sign():
     optimizer = Optimizer(1, 0)
     scheduler = Holder(optimizer)
     drop(optimizer, scheduler)
     assert rates(scheduler) == [0.0, 1.0]
 
 
-def test_what_holds_the_optimizer_for_other_ends_keeps_it() -> None:
+def test_what_holds_the_optimizer_for_other_ends_keeps_it():
     optimizer, other = Optimizer(1, 0), Optimizer(1, 0)
     script = ModuleType("script")
-    script.optimizer, script.base_lrs, script.step = optimizer, [0.1], 7  # type: ignore[attr-defined]
-    holders: list[Any] = [Holder(optimizer), Slots(optimizer), script]
+    script.optimizer, script.base_lrs, script.step = optimizer, [0.1], 7
+    holders = [Holder(optimizer), Slots(optimizer), script]
     mine, elsewhere, no_object = {"optimizer": optimizer, "base_lrs": []}, Scheduler(other), lambda: optimizer
     drop(optimizer, no_object)
     assert all(holder.optimizer is optimizer for holder in holders)
@@ -102,14 +99,14 @@ def test_what_holds_the_optimizer_for_other_ends_keeps_it() -> None:
     assert elsewhere.optimizer is other
 
 
-def test_without_an_empty_group_nothing_changes() -> None:
+def test_without_an_empty_group_nothing_changes():
     optimizer = Optimizer(1, 2)
     scheduler = Scheduler(optimizer)
     drop(optimizer, scheduler)
     assert scheduler.optimizer is optimizer
 
 
-def test_the_stand_in_is_the_optimizer_in_all_else() -> None:
+def test_the_stand_in_is_the_optimizer_in_all_else():
     optimizer = Optimizer(0, 1)
     scheduler = Scheduler(optimizer)
     drop(optimizer)
@@ -124,11 +121,11 @@ def test_the_stand_in_is_the_optimizer_in_all_else() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [7.0]
     assert rates(scheduler) == [0.0, 7.0]
     shown.stepped = True
-    assert optimizer.stepped  # type: ignore[attr-defined]
+    assert optimizer.stepped
     assert not hasattr(shown, "unheard_of")
 
 
-def test_a_scheduler_can_still_be_copied() -> None:
+def test_a_scheduler_can_still_be_copied():
     optimizer = Optimizer(0, 1)
     scheduler = Scheduler(optimizer)
     drop(optimizer)
@@ -137,7 +134,7 @@ def test_a_scheduler_can_still_be_copied() -> None:
     assert not any(mine is its for mine, its in zip(scheduler.optimizer.param_groups, other.optimizer.param_groups))
 
 
-def test_a_pickled_scheduler_has_the_optimizer_itself_until_the_next_engine() -> None:
+def test_a_pickled_scheduler_has_the_optimizer_itself_until_the_next_engine():
     optimizer = Optimizer(0, 1)
     scheduler = Scheduler(optimizer)
     drop(optimizer)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +12,7 @@ from packaging.version import Version
 
 from dsfix.catalogue import registry
 from dsfix.patch import Provide
+from tests.processes import ended, without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -54,8 +54,7 @@ def import_patches(entries):
 @pytest.fixture(scope="session")
 def environment(release, tmp_path_factory):
     """The environment of a process that imports DeepSpeed on a machine without a GPU."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-    env.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    env = without_dsfix(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
     paths = list(filter(None, [os.environ.get("PYTHONPATH")]))
     if release <= Version("0.14.0"):  # its CPU accelerator imports these two, and uses neither here
         stubs = tmp_path_factory.mktemp("stubs")
@@ -72,15 +71,8 @@ def run_program(environment, tmp_path_factory):
 
     def run(name, *arguments, **variables):
         out = tmp_path_factory.mktemp("out") / "result.json"
-        done = subprocess.run(
-            [sys.executable, str(PROGRAMS / f"{name}.py"), str(out), *arguments],
-            cwd=out.parent,
-            env={**environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        command = [sys.executable, PROGRAMS / f"{name}.py", out, *arguments]
+        done = ended(command, out.parent, {**environment, **variables})
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
         return json.loads(out.read_text(encoding="utf-8")), done.stderr
 

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dsfix.check.arguments import checked
 from dsfix.rules import Level
 from dsfix.versions import module_file
 from tests.config_words import config_of
+from tests.processes import ended
 
 NEEDS_ONECCL = "CPU ranks of this release need oneCCL"
 REMOVED = ["nebula", "compression_training", "amp", "sparse_gradients", "sparse_attention", "graph_harvesting"]
@@ -143,9 +143,9 @@ def test_an_error_is_found_if_and_only_if_deepspeed_rejects(outcomes, words):
 @pytest.mark.parametrize("words", INFERENCE)
 def test_an_error_is_found_if_and_only_if_init_inference_rejects(outcomes, words):
     rejected = outcomes["infer"][words].get("error")
-    findings = checking.check(config_of(words)).findings
-    assert "inference_config" in [each.rule for each in findings]
-    assert any(each.level is Level.ERROR for each in findings) is (rejected is not None), rejected
+    seen = checking.check(config_of(words))
+    assert seen.facts.inference
+    assert any(each.level is Level.ERROR for each in seen.findings) is (rejected is not None), rejected
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
@@ -190,8 +190,7 @@ BOTH = f"{BF16} torch_autocast.enabled=true torch_autocast.dtype=bfloat16"
 def trained(outcomes):
     if not outcomes["trains"]:
         pytest.skip(NEEDS_ONECCL)
-    found = outcomes["train"]
-    return found
+    return outcomes["train"]
 
 
 @pytest.mark.parametrize(("words", "rule", "message"), TRAINED)
@@ -248,15 +247,8 @@ RECOMPUTE = "zero3_checkpoint_recompute"
 def test_at_initialize(environment, release, tmp_path, choice):
     if release <= Version("0.14.0"):
         pytest.skip(NEEDS_ONECCL)
-    done = subprocess.run(
-        [sys.executable, "-c", GUARDED],
-        env={**environment, **rank(), "DSFIX_CHECK": choice, "DSFIX_SKIP": RECOMPUTE if choice == "warn" else ""},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    variables = {"DSFIX_CHECK": choice, "DSFIX_SKIP": RECOMPUTE if choice == "warn" else ""}
+    done = ended([sys.executable, "-c", GUARDED], tmp_path, {**environment, **rank(), **variables})
     assert "initialised with gradient_cliping" in done.stdout, done.stderr
     assert "did you mean gradient_clipping?" in done.stderr
     assert ("initialised with zero_optimization" in done.stdout) is (choice == "warn")
@@ -288,9 +280,7 @@ print("replaced" if torch.nn.functional.linear is not own else "torch's own")
 def test_memory_efficient_linear_of_a_model_made_outside_zero_init(environment, release, tmp_path):
     if release <= Version("0.14.0"):
         pytest.skip(NEEDS_ONECCL)
-    command = [sys.executable, "-c", LINEAR]
-    options = {"env": {**environment, **rank()}, "cwd": tmp_path, "timeout": 300}
-    done = subprocess.run(command, **options, capture_output=True, text=True, check=False)
+    done = ended([sys.executable, "-c", LINEAR], tmp_path, {**environment, **rank()})
     findings = checking.check(config_of("batch zero.stage=3 zero.memory_efficient_linear=true")).findings
     ignored = "memory_efficient_linear_ignored" in [each.rule for each in findings]
     assert ("torch's own" if ignored else "replaced") in done.stdout, done.stderr

@@ -1,11 +1,12 @@
 """`python -m dsfix doctor` with the real release: it reports what an import reports."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 from packaging.version import Version
+
+from tests.processes import ended
 
 
 @pytest.fixture(scope="module")
@@ -19,22 +20,13 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(environment, cache, tmp_path_factory):
-    env = {**environment, "TORCH_EXTENSIONS_DIR": str(cache)}
-    return subprocess.run(
-        [sys.executable, "-m", "dsfix", "doctor", "--json"],
-        cwd=tmp_path_factory.mktemp("scratch"),
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", "dsfix", "doctor", "--json"]
+    return ended(command, tmp_path_factory.mktemp("scratch"), {**environment, "TORCH_EXTENSIONS_DIR": str(cache)})
 
 
 @pytest.fixture(scope="module")
 def found(done):
-    answer = json.loads(done.stdout)
-    return answer
+    return json.loads(done.stdout)
 
 
 def _rules(found):

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from packaging.version import Version
 
 from dsfix.patch import Provide, Severity
@@ -34,6 +35,23 @@ def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(run_program, 
         assert any(re.search(entry.patch.symptom, found["error"]) for entry in expected), found["error"]
     else:
         assert found["error"] is None
+
+
+UNKNOWN = "this script requires dsfix, but no patch is called 'zero3'; `python -m dsfix list --all` shows all ids"
+LATE = (
+    "this script requires dsfix, but DeepSpeed was imported before it; "
+    "`import dsfix` belongs on the first line of the script"
+)
+
+
+@pytest.mark.parametrize(("order", "said"), [((), None), (("late",), LATE)])
+def test_a_script_requires_that_dsfix_comes_first(run_program, order, said, release):
+    if order and release <= Version("0.14.3"):
+        pytest.skip("this release cannot be imported without dsfix")
+    found, _ = run_program("required", *order)
+    assert found["error"] == said
+    assert found["patches"] >= 40
+    assert found["unknown"] == (LATE if order else UNKNOWN)
 
 
 def test_names_that_the_script_has_provided_stay(run_program):

@@ -11,6 +11,7 @@ import packaging
 import pytest
 
 import dsfix
+from tests.processes import ended
 
 JOB = """\
 import sys
@@ -40,14 +41,7 @@ class Installation:
         self.file = packages / "dsfix.pth"
 
     def run(self, *arguments):
-        return subprocess.run(
-            [self.python, *arguments],
-            env={"PATH": "/usr/bin:/bin", **self.variables},
-            cwd=self.packages,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return ended([self.python, *arguments], self.packages, {"PATH": "/usr/bin:/bin", **self.variables})
 
     def dsfix(self, *arguments):
         return self.run("-m", "dsfix", *arguments)

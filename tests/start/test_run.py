@@ -13,6 +13,7 @@ import pytest
 from dsfix.cli import run as command_run
 from dsfix.cli.exits import Complaint
 from dsfix.start import DIRECTORY
+from tests.processes import ended
 
 # a job: imports DeepSpeed and prints the outcome of the patch
 JOB = """\
@@ -50,15 +51,7 @@ def job(environment):
 
 
 def run(job, *command, before=(sys.executable, "-m", "dsfix", "run"), **variables):
-    return subprocess.run(
-        [*before, *command],
-        env=job.variables(**variables),
-        cwd=job.directory,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return ended([*before, *command], job.directory, job.variables(**variables))
 
 
 def outcomes(done):
@@ -141,9 +134,7 @@ SHOW = "import json, os, sys; print(json.dumps([sys.path, sorted(os.environ.item
 def test_the_rest_of_the_environment_is_unchanged(job, path):
     def show(*before):
         variables = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "ODD": "\udcff"}  # no locale: the C locale
-        done = subprocess.run(
-            [*before, sys.executable, "-c", SHOW], env=variables, cwd=job.directory, capture_output=True, check=False
-        )
+        done = ended([*before, sys.executable, "-c", SHOW], job.directory, variables)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -166,19 +157,13 @@ def test_variables_that_python_sets_for_itself_are_not_passed_on(locale):
 
 def test_other_customizations_are_loaded(job, base_python):
     (job.directory / "sitecustomize.py").write_text("print('site'); mine = 1\n")
-    user = Path(
-        subprocess.run(
-            [base_python, "-c", "import site; print(site.getusersitepackages())"],
-            env={**os.environ, "PYTHONUSERBASE": str(job.directory / "user")},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    )
+    base = {"PYTHONUSERBASE": str(job.directory / "user")}
+    where = [base_python, "-c", "import site; print(site.getusersitepackages())"]
+    user = Path(ended(where, job.directory, {**os.environ, **base}).stdout.strip())
     user.mkdir(parents=True)
     (user / "usercustomize.py").write_text("print('user')\n")
     code = "import sys, sitecustomize; print(sitecustomize.mine, sitecustomize.__file__, '_dsfix_start' in sys.modules)"
-    done = run(job, base_python, "-c", code, PYTHONUSERBASE=str(job.directory / "user"))
+    done = run(job, base_python, "-c", code, **base)
     first, *seen = done.stdout.split()  # the first is from the Python that runs `run`
     assert first == "site", done.stderr
     assert seen == ["site", "user", "1", str(job.directory / "sitecustomize.py"), "True"]

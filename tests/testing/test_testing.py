@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.processes import ended
+
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux"),
     pytest.mark.usefixtures("cold_cache"),
@@ -78,14 +80,8 @@ def run(directory, files, *options, **variables):
     (directory / "conftest.py").write_text('pytest_plugins = ["dsfix.testing"]\n')
     mine = ("DSFIX_", "_DSFIX_", "PYTEST_", "RANK", "WORLD_SIZE", "LOCAL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-    done = subprocess.run(
-        [sys.executable, "-c", START, "-p", "no:cacheprovider", "--junitxml=found.xml", *options],
-        cwd=directory,
-        env={**environment, "PYTHONDONTWRITEBYTECODE": "1", **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", START, "-p", "no:cacheprovider", "--junitxml=found.xml", *options]
+    done = ended(command, directory, {**environment, "PYTHONDONTWRITEBYTECODE": "1", **variables}, timeout=120)
     assert (directory / "found.xml").exists(), done.stdout + done.stderr
     found = {}
     for case in ElementTree.parse(directory / "found.xml").iter("testcase"):

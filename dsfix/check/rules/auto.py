@@ -26,7 +26,7 @@ _FILLED = {
     *(f"zero_optimization.offload_{part}.{key}" for part in ("optimizer", "param") for key in ("device", "nvme_path")),
 }
 # keys for which DeepSpeed itself defines "auto"
-_NATIVE = {"pipeline.stages", "data_types.keep_in_fp32_modules", "expert_parallel.preset_model"}
+_NATIVE = {"data_types.keep_in_fp32_modules", "expert_parallel.preset_model"}
 # read without a config model, which would drop "auto"
 _UNMODELLED = (
     "train_batch_size",

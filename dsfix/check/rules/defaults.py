@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from packaging.version import Version
@@ -49,15 +48,6 @@ def _recounted(facts: Facts) -> Iterator[Found]:
         yield Found("bf16.enabled", what)
 
 
-def _timeout(facts: Facts) -> Iterator[Found]:
-    if facts.world_size is not None and facts.world_size > 1 and "DEEPSPEED_TIMEOUT" not in os.environ:
-        what = (
-            "not set: ranks wait 10 minutes for each other (30 minutes through 0.19.5); evaluation on one rank may "
-            "take longer"
-        )
-        yield Found("DEEPSPEED_TIMEOUT", what)
-
-
 RULES = (
     Rule(
         id="gradient_clipping_default",
@@ -92,13 +82,5 @@ RULES = (
         find=_recounted,
         remedy="use_reentrant=False for gradient checkpointing, or another release of DeepSpeed",
         evidence=("run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",),
-    ),
-    Rule(
-        id="timeout_default",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.19.6"},
-        find=_timeout,
-        remedy="set DEEPSPEED_TIMEOUT=30 (minutes) in the environment",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8253", "deepspeed/constants.py"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, Level, Rule, fits
 from ..accelerate import PLACES
 from ..facts import Facts
 
@@ -43,6 +43,31 @@ def _no_zero(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization", "missing: accelerate requires it in a DeepSpeed config")
 
 
+def _processes(facts: Facts) -> Iterator[Found]:
+    accelerate = facts.accelerate
+    if accelerate is None or accelerate.processes is None or accelerate.world_size == accelerate.processes:
+        return
+    total, machines = accelerate.processes, accelerate.machines
+    effect = f"{total // machines} per machine are started"
+    if total < machines:
+        effect = "torchrun (standard) fails with an AssertionError, deepspeed (pdsh and others) uses all GPUs"
+    yield Found("num_processes", f"the total over all machines, {total} for {machines}: {effect}")
+
+
+def _zero3(facts: Facts) -> Iterator[Found]:
+    accelerate = facts.accelerate
+    if accelerate is None or facts.stage != 3:
+        return
+    if accelerate.block.get("zero3_init_flag") is False:
+        what = "false: accelerate's GatheredParameters gathers nothing"
+        if not fits({"accelerate": ">=1.0"}, facts.versions):
+            what += "; before accelerate 1.0 each process also loads the whole model before it is partitioned"
+        yield Found("deepspeed_config.zero3_init_flag", what)
+    if accelerate.file is None and not accelerate.block.get("zero3_save_16bit_model"):
+        what = "not set: accelerator.get_state_dict raises a ValueError, Trainer saves partitioned weights only"
+        yield Found("deepspeed_config.zero3_save_16bit_model", what)
+
+
 RULES = (
     Rule(
         id="duplicate_key",
@@ -78,5 +103,25 @@ RULES = (
         find=_no_zero,
         remedy='add "zero_optimization": {"stage": 0}',
         evidence=("run: accelerate 1.15.0: Please specify the ZeRO optimization config",),
+    ),
+    Rule(
+        id="accelerate_processes",
+        level=Level.WARNING,
+        find=_processes,
+        remedy="set num_processes to machines times GPUs, or give it to `accelerate launch`",
+        evidence=(
+            "accelerate 1.15.0: prepare_deepspeed_cmd_env divides num_processes by num_machines",
+            "run: torch 2.13.0: torchrun --nproc_per_node 0; the source of 0.18.9: --num_gpus 0 selects nothing",
+        ),
+    ),
+    Rule(
+        id="accelerate_zero3",
+        level=Level.NOTE,
+        find=_zero3,
+        remedy="set it to true",
+        evidence=(
+            "the source of accelerate 0.34.2 and 1.15.0: set_deepspeed_weakref, GatheredParameters, get_state_dict",
+            "the source of transformers 5.23.0: Trainer.save_model",
+        ),
     ),
 )

@@ -16,12 +16,6 @@ _WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", 
 _MANY = 4  # unread keys, of which each has a note
 _BLOCKS = ("zero_optimization", "fp16", "optimizer", "scheduler")
 _GENERAL = ("enabled", "type", "params", "dtype")  # names in several blocks: they tell nothing of where they belong
-# default values of keys that nothing reads
-_DEFAULTS: dict[Path, object] = {
-    ("pipeline", "stages"): "auto",
-    ("pipeline", "partition"): "best",
-    ("pipeline", "seed_layers"): False,
-}
 
 
 def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
@@ -100,14 +94,6 @@ def _unread(facts: Facts) -> Iterator[Found]:
         yield Found(name, "DeepSpeed does not read this key")
 
 
-def _unused(facts: Facts) -> Iterator[Found]:
-    for path, value in facts.walk():
-        key = facts.known.keys.find(*path)
-        if key is not None and key.unused and value != _DEFAULTS.get(path):
-            what = "DeepSpeed has a default for this key, but no code that reads it: PipelineModule's arguments decide"
-            yield Found(name_of(path), what)
-
-
 def _removed(facts: Facts) -> Iterator[Found]:
     for path, _ in facts.walk():
         key = facts.known.keys.find(*path)
@@ -157,12 +143,5 @@ RULES = (
         find=_unread,
         remedy="remove it unless something else reads it",
         evidence=("run: 0.12.0 to 0.19.8: accepted",),
-    ),
-    Rule(
-        id="unused_key",
-        level=Level.NOTE,
-        find=_unused,
-        remedy="pass it to PipelineModule: num_stages, partition_method, seed_layers",
-        evidence=("the source of all releases since 0.12.0: get_pipeline_config, PipelineEngine",),
     ),
 )

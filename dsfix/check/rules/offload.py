@@ -34,14 +34,6 @@ def _client(facts: Facts) -> Iterator[Found]:
         yield Found("zero_force_ds_cpu_optimizer", what)
 
 
-def _parameters_only(facts: Facts) -> Iterator[Found]:
-    offloaded = facts.stage == 3 and facts.device("offload_param") in ("cpu", "nvme")
-    small = facts.may_only_infer or "lora" in facts.arguments  # no states, or those of the adapters
-    if offloaded and facts.device("offload_optimizer") == "none" and not small:
-        what = "the parameters are offloaded, but the optimizer states, six times their size, are not"
-        yield Found("zero_optimization.offload_optimizer", what)
-
-
 def _pinned(facts: Facts) -> list[str]:
     """Returns the parts that are offloaded to pinned memory."""
     parts = [part for part in _PARTS if facts.stage and facts.device(part) in ("cpu", "nvme")]
@@ -88,13 +80,6 @@ RULES = (
         find=_client,
         remedy='pass DeepSpeedCPUAdam, name the optimizer in the config, or set "zero_force_ds_cpu_optimizer": false',
         evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: ZeRORuntimeException",),
-    ),
-    Rule(
-        id="offload_at_odds",
-        level=Level.NOTE,
-        find=_parameters_only,
-        remedy="offload the optimizer first; offload both only if the model still does not fit",
-        evidence=("2 bytes per parameter of weights, 12 of fp32 weights and Adam's moments",),
     ),
     Rule(
         id="pinned_memory_limited",

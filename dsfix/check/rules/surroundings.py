@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from ...rules import Found, Level, Rule, fits
 from ..facts import Facts
 
-_WEIGHTS_SHARE = 0.6  # of a GPU's memory; activations and adapters need the rest
-
 CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
 
 
@@ -17,13 +15,6 @@ def _device_map(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and value.lower() not in ("none", ""):
         what = f"ZeRO-3 is incompatible with device_map={value}: transformers raises an error"
         yield Found("zero_optimization.stage", what)
-
-
-def _low_memory(facts: Facts) -> Iterator[Found]:
-    installed = facts.versions.get("transformers")
-    older = installed is None or fits({"transformers": "<5"}, facts.versions)
-    if facts.stage == 3 and facts.arguments.get("low_cpu_mem_usage") is True and older:
-        yield Found("zero_optimization.stage", "ZeRO-3 is incompatible with low_cpu_mem_usage in older transformers")
 
 
 def _own_lora(facts: Facts) -> Iterator[Found]:
@@ -37,19 +28,6 @@ def _experts(facts: Facts) -> Iterator[Found]:
         return
     if facts.stage == 3 and facts.arguments.get("moe") and not any(leaf_modules.values()):
         what = "ZeRO-3 hangs if a rank routes no token to an expert that other ranks use: NCCL timeout"
-        yield Found("zero_optimization.stage", what)
-
-
-def _stage_2_fits(facts: Facts) -> Iterator[Found]:
-    parameters, memory = facts.number("parameters"), facts.number("gpu_memory")
-    if facts.stage != 3 or not facts.arguments.get("lora") or parameters is None or memory is None:
-        return
-    weights = 2 * parameters / 1e9
-    if weights < _WEIGHTS_SHARE * memory:
-        what = (
-            f"with LoRA the frozen weights take {weights:.0f} of {memory:.0f} GB: stage 2 fits and needs no "
-            "parameter gathering"
-        )
         yield Found("zero_optimization.stage", what)
 
 
@@ -101,13 +79,6 @@ RULES = (
         evidence=("transformers: DeepSpeed Zero-3 is not compatible with passing a `device_map`",),
     ),
     Rule(
-        id="zero3_low_cpu_mem_usage",
-        level=Level.WARNING,
-        find=_low_memory,
-        remedy="do not set low_cpu_mem_usage: ZeRO-3 partitions the weights while loading them",
-        evidence=("transformers 4: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True`",),
-    ),
-    Rule(
         id="frozen_base_saved",
         level=Level.WARNING,
         find=_own_lora,
@@ -120,13 +91,6 @@ RULES = (
         find=_experts,
         remedy="call deepspeed.utils.set_z3_leaf_modules(model, [MoE block class]), or set leaf_module (since 0.18.0)",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4966",),
-    ),
-    Rule(
-        id="lora_fits_stage_2",
-        level=Level.NOTE,
-        find=_stage_2_fits,
-        remedy="use stage 2",
-        evidence=("2 bytes per frozen parameter",),
     ),
     Rule(
         id="zero3_checkpointing_recompute",

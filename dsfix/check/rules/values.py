@@ -13,7 +13,15 @@ from ...job import AUTO
 from ...rules import Found, Level, Rule
 from ..facts import Facts, is_number, name_of
 
-_BLOCKS = ("fp16", "bf16", "bfloat16", "torch_autocast", "optimizer", "scheduler", "activation_checkpointing")
+_BLOCKS = {
+    **dict.fromkeys(("fp16", "bf16", "bfloat16", "torch_autocast"), '{"enabled": true}'),
+    "optimizer": '{"type": "AdamW", "params": {"lr": 1e-5}}',
+    "scheduler": '{"type": "WarmupLR", "params": {}}',
+    "activation_checkpointing": '{"partition_activations": true}',
+    "zero_optimization": '{"stage": 2}',
+    "zero_optimization.offload_optimizer": '{"device": "cpu"}',
+    "zero_optimization.offload_param": '{"device": "cpu"}',
+}
 _TOP_BOOLEANS = (
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
@@ -72,17 +80,12 @@ def _quoted(facts: Facts) -> Iterator[Found]:
 
 
 def _blocks(facts: Facts) -> Iterator[Found]:
-    for name in _BLOCKS:
-        value = facts.get(name, default={})
-        if not isinstance(value, dict):
-            yield Found(name, f"expected an object, got {_shown(value)}")
-    zero = facts.get("zero_optimization", default={})
-    if not isinstance(zero, (dict, bool)):
-        yield Found("zero_optimization", f"expected an object, got {_shown(zero)}")
-    for part in ("offload_optimizer", "offload_param"):
-        value = facts.get("zero_optimization", part)
-        if value is not None and not isinstance(value, dict):
-            yield Found(f"zero_optimization.{part}", f"expected an object, got {_shown(value)}")
+    for name, example in _BLOCKS.items():
+        value = facts.get(*name.split("."), default={})
+        old = name == "zero_optimization" and isinstance(value, bool)
+        unset = "." in name and value is None
+        if not isinstance(value, dict) and not old and not unset:
+            yield Found(name, f"expected an object such as {example}, got {_shown(value)}")
 
 
 def _shown(value: object) -> str:
@@ -136,7 +139,7 @@ RULES = (
         id="string_for_a_number",
         level=Level.ERROR,
         find=_strings,
-        remedy="write an unquoted number, true or false",
+        remedy="write it without quotes",
         evidence=('run: 0.12.0 to 0.19.8: "5e8" is rejected, "500000000" accepted',),
     ),
     Rule(
@@ -150,7 +153,7 @@ RULES = (
         id="block_wanted",
         level=Level.ERROR,
         find=_blocks,
-        remedy='write an object, e.g. "fp16": {"enabled": true}',
+        remedy="write an object",
         evidence=("run: 0.12.0 to 0.19.8: TypeError or AttributeError",),
     ),
     Rule(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from ... import __version__
@@ -13,17 +12,10 @@ from ...outcome import Outcome
 _GIB = 1 << 30
 
 
-def page(facts: EnvironmentFacts) -> Iterator[str]:
-    """Yields the facts as lines; long ones are wrapped."""
-    for name, value in _lines(facts):
-        wrapped = textwrap.wrap(value, 105, break_long_words=False, break_on_hyphens=False) or [""]
-        for number, line in enumerate(wrapped):
-            yield f"{name if not number else '':<14} {line}".rstrip()
-
-
-def _lines(facts: EnvironmentFacts) -> Iterator[tuple[str, str]]:
+def page(facts: EnvironmentFacts) -> Iterator[tuple[str, str]]:
+    """Yields the facts as rows (name, text)."""
     own, packages, tools, memory = facts.platform, facts.packages, facts.toolchain, facts.memory
-    yield "dsfix", __version__
+    yield "dsfix", f"{__version__}, {'' if facts.enabled else 'not '}enabled for this Python"
     yield "python", f"{own.python}, {own.executable} ({own.prefix})"
     yield (
         "platform",

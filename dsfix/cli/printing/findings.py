@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from ... import survey
 from ...explain.fixes import PatchFix, fixes
-from ...explain.problems import Problem
+from ...explain.mentions import Versions
+from ...explain.problems import Problem, examined_from
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import LogFile, LogReading
 from ...explain.signature import Role
 from . import output
-from .rows import print_rows, ranges
 
 _HEADINGS = {
     Standing.CAUSE: "Most likely cause",
@@ -25,6 +25,14 @@ _HEADINGS = {
 }
 _UNSEEN_CAUSE = "Consequence of an unrecognised error"
 _UNKNOWN = "unknown error"
+_OF_UNKNOWN: dict[str, Any] = {
+    "id": None,
+    "title": _UNKNOWN,
+    "affects": [],
+    "patches": [],
+    "remedy": "",
+    "evidence": [],
+}
 _LINKS = 2
 _SOURCES = 8  # ranks to list
 
@@ -50,14 +58,24 @@ def _print(finding: Ranked, reading: LogReading) -> None:
     if finding.found.where:
         rows.append(("where", output.printable(finding.found.where)))
     if problem:
-        rows += [
-            ("what", problem.what),
-            (_whose(problem, reading), ranges(problem.affects)),
-            *(("dsfix", _fix(fix, problem)) for fix in fixes(finding.found.patches, reading.versions.alternatives())),
-            ("else" if finding.found.patches else "remedy", problem.remedy),
-            *(("see", link) for link in problem.evidence[:_LINKS]),
-        ]
-    print_rows(rows)
+        rows += _about(problem, finding.found.patches, reading.versions)
+    output.print_rows(rows, 10, "    ")
+
+
+def print_problem(problem: Problem) -> None:
+    """Without a log."""
+    output.say(f"{problem.id}: {problem.title}", "    ")
+    output.print_rows(_about(problem, problem.patches, Versions()), 10, "    ")
+
+
+def _about(problem: Problem, patches: Collection[str], named: Versions) -> list[tuple[str, str]]:
+    return [
+        ("what", problem.what),
+        (_whose(problem, named), _ranges(problem.affects)),
+        *(("dsfix", _fix(fix, problem)) for fix in fixes(patches, named.alternatives())),
+        ("else" if patches else "remedy", problem.remedy),
+        *(("see", link) for link in problem.evidence[:_LINKS]),
+    ]
 
 
 def _fix(fix: PatchFix, problem: Problem) -> str:
@@ -68,8 +86,15 @@ def _fix(fix: PatchFix, problem: Problem) -> str:
     )
 
 
-def _whose(problem: Problem, reading: LogReading) -> str:
-    return "releases" if problem.everywhere or "deepspeed" in reading.versions.as_dict() else "only if"
+def _whose(problem: Problem, named: Versions) -> str:
+    return "releases" if problem.everywhere or "deepspeed" in named.as_dict() else "only if"
+
+
+def _ranges(affects: Iterable[Mapping[str, str]]) -> str:
+    """The ranges, or nothing if one of them has no bound."""
+    each = (", ".join(f"{name} {specifiers}" for name, specifiers in examined_from(one).items()) for one in affects)
+    shown = list(dict.fromkeys(each))
+    return "; or ".join(shown) if all(shown) else ""
 
 
 def _seen(finding: Ranked, files: Sequence[LogFile]) -> str:
@@ -124,16 +149,26 @@ def as_json(reading: LogReading, findings: Sequence[Ranked]) -> dict[str, Any]:
 def _json(finding: Ranked, reading: LogReading) -> dict[str, Any]:
     found, problem, first = finding.found, finding.found.problem, finding.first
     return {
-        "id": problem.id if problem else None,
+        **(problem_json(problem, found.patches, reading.versions) if problem else dict(_OF_UNKNOWN, what=found.where)),
         "standing": finding.standing.value,
-        "title": problem.title if problem else _UNKNOWN,
-        "what": problem.what if problem else found.where,
-        "affects": [dict(each) for each in problem.affects] if problem else [],
-        "patches": [fix.as_json() for fix in fixes(found.patches, reading.versions.alternatives())],
-        "remedy": problem.remedy if problem else "",
-        "evidence": list(problem.evidence) if problem else [],
         "count": found.count,
         "processes": sorted(found.sources),
         "files": len(found.first),
         "first": {"file": reading.files[first.file].name, "line": first.line, "text": first.text},
+    }
+
+
+def problem_json(
+    problem: Problem, patches: Collection[str] | None = None, log: Versions | None = None
+) -> dict[str, Any]:
+    """patches: those that a log shows, of which `log` has the versions."""
+    found = fixes(problem.patches if patches is None else patches, (log or Versions()).alternatives())
+    return {
+        "id": problem.id,
+        "title": problem.title,
+        "what": problem.what,
+        "affects": [dict(each) for each in problem.affects],
+        "patches": [fix.as_json() for fix in found],
+        "remedy": problem.remedy,
+        "evidence": list(problem.evidence),
     }

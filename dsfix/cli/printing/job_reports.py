@@ -16,6 +16,7 @@ from . import output
 
 _NAMED = 5  # processes, or files
 _LARGEST = 16_000_000  # bytes of a report: a hundred times the usual size
+_EFFECT = "took effect"
 _LISTED = (Outcome.APPLIED, Outcome.PENDING)
 
 
@@ -32,10 +33,15 @@ class ReportingProcess(NamedTuple):
 
 @dataclass
 class Group:
-    """The processes that report the same, and the reasons that they give."""
+    """The processes that report the same, and the reasons that they give.
+
+    reached: what an applied patch told, each with the ranks; effects: (step, phrase) of those on which it took effect.
+    """
 
     processes: list[ReportingProcess] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
+    reached: dict[str, set[int]] = field(default_factory=dict)
+    effects: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def ranks(self) -> int:
@@ -46,6 +52,15 @@ class Group:
         """The most frequent one, and the number of others."""
         reason, *others = (reason for reason, _ in self.reasons.most_common())
         return f"{reason} (and {len(others)} other reasons)" if others else reason
+
+    @property
+    def did(self) -> str:
+        """What the patch did on these ranks, in one line; "" if it does not tell."""
+        if not self.effects:
+            return next((state for state in ("ran", "not reached") if state in self.reached), "")
+        step, what = min(self.effects)
+        when = f", first in step {step}" if step else ""
+        return f"took effect on {_count(len(self.reached[_EFFECT]), 'rank')}{when}: {what}"
 
     @property
     def named(self) -> str:
@@ -69,16 +84,20 @@ class MergedReports:
         process = ReportingProcess(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
         versions = {"dsfix": report["dsfix"], **report["distributions"]}
         patches = [
-            (_a(str, each["id"]), Outcome(each["outcome"]), _a(str, each["reason"])) for each in report["patches"]
+            (_a(str, each["id"]), Outcome(each["outcome"]), _reason(each), each.get("reached", ""), _effect(each))
+            for each in report["patches"]
         ]
         text = ", ".join(
             f"{name} {_a(str, version) or '?'}" for name, version in versions.items() if version is not None
         )
         self.versions.setdefault(text, Group()).processes.append(process)
-        for patch_id, outcome, reason in patches:
+        for patch_id, outcome, reason, reached, effect in patches:
             group = self.patches.setdefault(patch_id, {}).setdefault(outcome, Group())
             group.processes.append(process)
             group.reasons[reason] += 1
+            if reached:
+                group.reached.setdefault(reached, set()).add(process.rank)
+            group.effects += effect
 
 
 def run(directory: Path, everything: bool, as_json: bool) -> int:
@@ -136,8 +155,8 @@ def _print(job: MergedReports, everything: bool) -> None:
     ]
     if rows:
         output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
-    if not everything:
-        output.print_rest(_unlisted(job), "python -m dsfix list --job DIR --all")
+    if not everything and (rest := output.counted(_unlisted(job))):
+        print(f"{rest}: `python -m dsfix list --job DIR --verbose` shows them.")
     if job.skipped:
         print(f"{_some(job.skipped)}: not a dsfix report, skipped")
 
@@ -147,13 +166,26 @@ def _listed(states: Mapping[Outcome, Group]) -> bool:
     return len(states) > 1 or any(each in _LISTED or each.trouble for each in states)
 
 
-def _unlisted(job: MergedReports) -> dict[str, Outcome]:
-    """id -> outcome, the same in all processes."""
-    return {patch_id: outcome for patch_id, states in job.patches.items() if not _listed(states) for outcome in states}
+def _unlisted(job: MergedReports) -> list[Outcome]:
+    """Of each patch the outcome, the same in all processes."""
+    return [outcome for states in job.patches.values() if not _listed(states) for outcome in states]
 
 
 def _why(group: Group, outlier: bool) -> str:
-    return f"{group.reason}\n{group.named}" if outlier else group.reason
+    return "\n".join([*filter(None, (group.reason, group.did)), *([group.named] if outlier else [])])
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    """Why the patch has its outcome; of an applied one the title, which says more than the place of its edit."""
+    applied = row["outcome"] == Outcome.APPLIED.value
+    reason: str = _a(str, (applied and row.get("title")) or row["reason"])
+    return reason
+
+
+def _effect(row: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """The step (0: unknown) and phrase of a patch that took effect in a process; nothing if it did not."""
+    effect = row.get("effect")
+    return [] if effect is None else [(_a(int, effect["step"] or 0), _a(str, effect["what"]))]
 
 
 def _rows(job: MergedReports) -> list[tuple[str, Outcome, Group, bool]]:
@@ -165,7 +197,7 @@ def _rows(job: MergedReports) -> list[tuple[str, Outcome, Group, bool]]:
         troubled, unlike = any(outcome.trouble for outcome in states), len(states) > 1
         for outcome, group in sorted(states.items(), key=lambda item: -len(item[1].processes)):
             outlier = outcome not in (usual, Outcome.PENDING)
-            place = (not troubled, not unlike, outcome in STAYS_OUT and not unlike, patch_id)
+            place = (not troubled, not unlike, outcome in STAYS_OUT and not unlike, not group.effects, patch_id)
             rows.append((place, (patch_id, outcome, group, outlier)))
     return [row for _, row in sorted(rows, key=lambda row: row[0])]
 
@@ -186,7 +218,14 @@ def _as_json(job: MergedReports) -> dict[str, Any]:
             {"versions": text, **_counted(group, text != _usual(job.versions))} for text, group in job.versions.items()
         ],
         "patches": [
-            {"id": patch_id, "outcome": outcome.value, "reasons": group.reasons, **_counted(group, outlier)}
+            {
+                "id": patch_id,
+                "outcome": outcome.value,
+                "reasons": group.reasons,
+                "reached": {state: len(ranks) for state, ranks in group.reached.items()},
+                "effects": [{"step": step or None, "what": what} for step, what in sorted(set(group.effects))],
+                **_counted(group, outlier),
+            }
             for patch_id, outcome, group, outlier in _rows(job)
         ],
     }

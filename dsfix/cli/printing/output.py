@@ -1,19 +1,24 @@
-"""Printing: JSON; tables as wide as the terminal, or 120 columns without one; what they leave out."""
+"""Printing: JSON, tables, rows and lines, as wide as the terminal.
+
+Without a terminal text is wrapped at 120 columns, which logs and issues show unbroken, and a line of `print_lines` is
+whole, so that `grep` finds all of it; $COLUMNS sets another width.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import shutil
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from ...outcome import Outcome
 
-_NARROWEST = 80  # columns; less leaves no room for the reasons
-_NAMED = 5  # disabled patches
+_NARROWEST = 80  # columns of a table; less leaves no room for the reasons
 _STYLES = {
     Outcome.PENDING: "green",
     Outcome.APPLIED: "green",
@@ -27,6 +32,49 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+def width() -> int:
+    """The columns of text."""
+    return shutil.get_terminal_size((120, 24)).columns
+
+
+def wrapped(text: str, first: str = "", others: str = "") -> Iterator[str]:
+    """Yields the lines of a paragraph. first, others: what they begin with."""
+    yield from textwrap.wrap(
+        text,
+        max(width(), len(others) + 40),
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def say(text: str, others: str = "") -> None:
+    """Prints a paragraph, nothing of an empty one. others: what its other lines begin with."""
+    for line in wrapped(text, others=others):
+        print(line)
+
+
+def print_rows(rows: Iterable[tuple[str, str]], column: int, indent: str = "") -> None:
+    """Prints rows (name, text), the texts from `column` on; those without a text are left out."""
+    for name, text in rows:
+        for line in wrapped(text, f"{indent}{name:<{column}}", " " * (len(indent) + column)):
+            print(line)
+
+
+def print_lines(rows: Sequence[tuple[str, str, str]]) -> None:
+    """Prints (group, name, text) as a line each, cut at the terminal's edge, the groups below their headings."""
+    edge = width() if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    column = min(max((len(name) for _, name, _ in rows), default=0), width() // 3)
+    for group, members in groupby(rows, key=lambda row: row[0]):
+        print(f"\n{group}")
+        for _, name, text in members:
+            line = f"  {name:<{column}}  {text}"
+            if edge is not None and len(line) > edge:
+                line = line[: edge - 1] + "…" if encodes("…") else line[: edge - 3] + "..."
+            print(line)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
     """Rows are (cells, style of the second cell)."""
     from rich import box
@@ -34,11 +82,8 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
     drawn = io.StringIO()  # writing to a closed pipe itself, rich would end the process
-    width = None if terminal or "COLUMNS" in os.environ else 120
-    console = Console(file=drawn, width=width, force_terminal=terminal)
-    console.width = max(console.width, _NARROWEST)
+    console = Console(file=drawn, width=max(width(), _NARROWEST), force_terminal=sys.stdout.isatty())
     lines = box.SIMPLE_HEAD if (sys.stdout.encoding or "").lower().startswith("utf") else box.ASCII2
     table = Table(*columns, box=lines, pad_edge=False)
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
@@ -72,14 +117,7 @@ def word(outcome: Outcome) -> str:
     return "applies" if outcome is Outcome.PENDING else outcome.value
 
 
-def print_rest(unlisted: Mapping[str, Outcome], command: str) -> None:
-    """Prints the number of unlisted patches by outcome, and the names of a few disabled ones.
-
-    unlisted: id -> outcome. command: lists them.
-    """
-    counts = Counter(unlisted.values())
-    if counts:
-        counted = ", ".join(f"{counts[each]} {each.value.replace('-', ' ')}" for each in Outcome if counts[each])
-        print(f"{counted}: `{command}` shows them.")
-    if 0 < counts[Outcome.DISABLED] <= _NAMED:
-        print(f"Disabled: {', '.join(name for name, each in unlisted.items() if each is Outcome.DISABLED)}.")
+def counted(outcomes: Iterable[Outcome]) -> str:
+    """ "52 not affected, 3 disabled"."""
+    every = list(outcomes)
+    return ", ".join(f"{every.count(each)} {each.value.replace('-', ' ')}" for each in Outcome if each in every)

@@ -1,16 +1,19 @@
-"""`list --upstream`: the known bugs of a release, and what dsfix has for each."""
+"""The known bugs of a release, and what dsfix has for each: for `list --upstream`, `find` and `show`."""
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from packaging.version import Version
 
-from ...catalogue.registry import Entry
+from ... import survey
+from ...catalogue import registry
 from ...upstream import coverage, table
 from ...upstream.coverage import Answer, Bug, CoverageState
+from ..exits import OK
 from . import output
 
 _STYLES = {
@@ -20,13 +23,52 @@ _STYLES = {
     CoverageState.DIAGNOSED: "cyan",
 }
 _WORDS = {CoverageState.NOBODY: "nobody", CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
+Story = tuple[list[str], list[tuple[str, str]]]
+"""Paragraphs, and rows of a name and a text."""
 _Found = Sequence[tuple[Bug, Answer]]
 
 
-def of(release: Version, entries: Mapping[str, Entry]) -> list[tuple[Bug, Answer]]:
-    """The known bugs of the release, worst first."""
-    known = coverage.bugs(table.load(), entries)
-    return [(bug, bug.on(release)) for bug in known if bug.row.has(release)]
+def run(release: Version, heading: str, options: argparse.Namespace) -> int:
+    """Prints the known bugs of the release, and returns the exit status."""
+    known = coverage.bugs(table.load(), registry.catalogue())
+    wanted = options.severity or table.SEVERITIES
+    found = [(bug, bug.on(release)) for bug in known if bug.row.has(release) and bug.row.severity in wanted]
+    if options.json:
+        counts = Counter(answer.state for _, answer in found)
+        told = {
+            "counts": {each.value: counts[each] for each in CoverageState},
+            "bugs": [as_json(*each) for each in found],
+        }
+        output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), "upstream": told})
+        return OK
+    output.say(heading)
+    output.say(summary(found))
+    if options.verbose:
+        rows = [
+            (
+                (
+                    number(bug),
+                    _WORDS.get(answer.state, answer.state.value),
+                    f"{bug.row.severity}: {bug.row.bug}\n{_reason(answer)}".strip(),
+                ),
+                _style(answer.state),
+            )
+            for bug, answer in found
+        ]
+        output.print_table(("upstream", "dsfix", "what"), rows)
+    else:
+        output.print_lines(
+            [
+                (bug.row.severity, *line(bug, answer))
+                for bug, answer in found
+                if answer.state is not CoverageState.PATCHED
+            ]
+        )
+        print()
+        output.say(
+            "What is patched is left out: `--verbose` shows all, and why. `python -m dsfix show NAME` explains a bug."
+        )
+    return OK
 
 
 def summary(found: _Found) -> str:
@@ -42,56 +84,67 @@ def _counted(counts: Mapping[CoverageState, int], states: Sequence[CoverageState
     return [f"{counts[each]} {each.value}" for each in states if counts[each]]
 
 
-def as_json(found: _Found) -> dict[str, Any]:
-    counts = Counter(answer.state for _, answer in found)
+def as_json(bug: Bug, answer: Answer) -> dict[str, Any]:
     return {
-        "counts": {each.value: counts[each] for each in CoverageState},
-        "bugs": [
-            {
-                "key": bug.row.key,
-                "links": bug.row.urls,
-                "severity": bug.row.severity,
-                "area": bug.row.area,
-                "bug": bug.row.bug,
-                "first": str(bug.row.first),
-                "last": str(bug.row.last) if bug.row.last else None,
-                "about": bug.row.about,
-                "state": answer.state.value,
-                "by": answer.by,
-                "why": answer.why,
-            }
-            for bug, answer in found
-        ],
+        "key": bug.row.key,
+        "links": bug.row.urls,
+        "severity": bug.row.severity,
+        "area": bug.row.area,
+        "bug": bug.row.bug,
+        "first": str(bug.row.first),
+        "last": str(bug.row.last) if bug.row.last else None,
+        "about": bug.row.about,
+        "state": answer.state.value,
+        "by": answer.by,
+        "why": answer.why,
     }
 
 
-def show(found: _Found, everything: bool, command: str) -> None:
-    """Prints the rows; command: the one that lists the patched ones, too."""
-    listed = [each for each in found if everything or each[1].state is not CoverageState.PATCHED]
-    rows = [
-        ((_number(bug), _WORDS.get(answer.state, answer.state.value), _what(bug, answer)), _style(answer.state))
-        for bug, answer in listed
+def line(bug: Bug, answer: Answer) -> tuple[str, str]:
+    """What the bug is called, by its patch where it has one, and what it is."""
+    patch = next((each.partition(" ")[2] for each in answer.by if each.startswith("patch ")), "")
+    if patch and answer.state is CoverageState.PATCHED:
+        return patch, registry.catalogue()[patch].patch.title
+    return patch or number(bug), f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}"
+
+
+def story(bug: Bug, answer: Answer) -> Story:
+    """What the table has on a bug, for `show`."""
+    row, reason = bug.row, _reason(answer)
+    facts = {
+        "dsfix": f"{answer.state.value}{': ' if reason else ''}{reason}",
+        "severity": row.severity,
+        "affects": f"deepspeed {row.first} to {row.last or 'the newest'}{', about' if row.about else ''}",
+    }
+    return [f"{number(bug)}: {row.bug}"], [
+        *((f"{name}:", text) for name, text in facts.items()),
+        *(("" if place else "upstream:", link) for place, link in enumerate(row.urls)),
     ]
-    if rows:
-        output.print_table(("upstream", "dsfix", "what"), rows)
-    if len(listed) < len(found):
-        print(f"{len(found) - len(listed)} patched: `{command} --all` shows them.")
 
 
-def _number(bug: Bug) -> str:
-    """ "#1" for an issue or pull request of DeepSpeed's, a commit's hash, "-" for others."""
-    kind, _, name = bug.row.key.partition("/")
+def named(text: str) -> list[Bug]:
+    """The known bugs that go by this `number`, or that this number or address of upstream is about."""
+    link, entries = survey.reference(text), registry.catalogue()
+
+    def about(bug: Bug) -> bool:
+        links = (*bug.row.urls, *(each for cover in bug.covers for each in entries[cover.id].patch.upstream))
+        return number(bug) == text.lower() or (link != "" and link in map(survey.reference, links))
+
+    return [bug for bug in coverage.bugs(table.load(), entries) if about(bug)]
+
+
+def number(bug: Bug) -> str:
+    """ "#1" of DeepSpeed's, "owner/name#1", the beginning of a commit's hash; where nothing upstream has it, a name."""
+    where, _, name = bug.row.key.rpartition("/")
+    kind = where.rpartition("/")[2]
     if kind in ("pull", "issues"):
-        return f"#{name}"
-    return name[:9] if kind == "commit" else "-"
+        return f"{where.rpartition('/')[0]}#{name}".lower()
+    return name[:9] if kind == "commit" else name
 
 
-def _what(bug: Bug, answer: Answer) -> str:
-    lines = [f"{bug.row.severity}: {bug.row.bug}"]
+def _reason(answer: Answer) -> str:
     by = ", ".join(answer.by)
-    if by or answer.why:
-        lines.append(f"{by}{': ' if by and answer.why else ''}{answer.why}")
-    return "\n".join(lines)
+    return f"{by}{': ' if by and answer.why else ''}{answer.why}"
 
 
 def _style(state: CoverageState) -> str:

@@ -75,7 +75,7 @@ class VerifiedPatch:
         if "bug" not in seen:
             return State.NOT_SEEN
         # if the patch was not applied, something else removed the bug: nothing is proven
-        return State.FIXED if self.patched.patch == "applied" else State.NO_ANSWER
+        return State.FIXED if self.patched.in_force else State.NO_ANSWER
 
     @property
     def word(self) -> str:
@@ -139,7 +139,7 @@ def _seen(row: VerifiedPatch) -> str:
 
 
 def _what(name: str, run: Sighting) -> str:
-    unexpected = name == "with" and run.patch not in ("", "applied")
+    unexpected = name == "with" and run.patch and not run.in_force
     return _first_line(run) + (f" (the patch is {run.patch} there)" if unexpected else "")
 
 
@@ -156,7 +156,7 @@ def _advice(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | No
         counts = Counter(row.state.value for row in rows)
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
     if not_run:
-        lines.append(f"Not run, as they do not apply here: {len(not_run)}; `python -m dsfix list --all` shows why.")
+        lines.append(f"Not run, as they do not apply here: {len(not_run)}; `python -m dsfix list --verbose` shows why.")
     states = {row.state for row in rows}
     if State.IN_TROUBLE in states:
         lines.append("`python -m dsfix show ID` explains a patch in trouble.")

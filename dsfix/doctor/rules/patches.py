@@ -11,19 +11,22 @@ from ...rules import Found, Level, Rule
 from ...settings import Settings
 from ..facts import EnvironmentFacts
 
+_REMEDY = (
+    "put `import dsfix` on the first line of the script, or run `python -m dsfix enable`; `python -m dsfix list` names "
+    "the bugs"
+)
+
 
 def _applying(facts: EnvironmentFacts, wrong_results: bool) -> Iterator[Found]:
     catalogue = registry.catalogue()
-    ids = [
-        patch_id
-        for patch_id, verdict in facts.verdicts.items()
-        if verdict.outcome is Outcome.PENDING
+    number = sum(
+        verdict.outcome is Outcome.PENDING
         and (catalogue[patch_id].patch.severity is Severity.WRONG_RESULT) is wrong_results
-    ]
-    if ids and facts.deepspeed_usable:
-        bugs = "1 known bug" if len(ids) == 1 else f"{len(ids)} known bugs"
+        for patch_id, verdict in facts.verdicts.items()
+    )
+    if number and facts.deepspeed_usable and not facts.enabled:
         kind = "silently wrong results" if wrong_results else "crashes, hangs and others"
-        yield Found("deepspeed", f"this DeepSpeed has {bugs} that dsfix fixes ({kind}): {', '.join(ids)}")
+        yield Found("deepspeed", f"this DeepSpeed has {number} known bug{'s' * (number > 1)} that dsfix fixes ({kind})")
 
 
 def _wrong_results(facts: EnvironmentFacts) -> Iterator[Found]:
@@ -50,7 +53,7 @@ RULES = (
     Rule(
         id="wrong_results_curable",
         level=Level.WARNING,
-        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` shows the affected jobs",
+        remedy=_REMEDY,
         find=_wrong_results,
     ),
     Rule(
@@ -68,7 +71,7 @@ RULES = (
     Rule(
         id="bugs_curable",
         level=Level.NOTE,
-        remedy="put `import dsfix` on the first line of the script; `python -m dsfix list` shows details",
+        remedy=_REMEDY,
         find=_others,
     ),
 )

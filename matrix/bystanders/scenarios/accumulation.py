@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 
 @scenario("four plain steps", works_around=("scale_wrt_gas_ignored", "scale_wrt_gas_ignored_without_zero"))
 def usual(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 _ONE, _SEVERAL_ACCUMULATION = ("1",), ("2", "3")
@@ -51,8 +47,8 @@ def under_no_sync(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario(
-    "the script continues without engine.no_sync() where it is refused",
+@scenario("the script continues without engine.no_sync() where it is refused")
+@settings(
     works_around=("no_sync_incompatible",),
     pinned=[{"stage": stage, "accumulation": "2"} for stage in "23"],
     stage="23",
@@ -74,11 +70,9 @@ def no_sync_refused(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario(
-    "engine.no_sync() is tried around a backward pass, which is repeated without it if refused",
-    pinned=[{"stage": stage, "accumulation": "2"} for stage in "23"],
-    stage="23",
-    accumulation=_SEVERAL_ACCUMULATION,
+@scenario("engine.no_sync() is tried around a backward pass, which is repeated without it if refused")
+@settings(
+    pinned=[{"stage": stage, "accumulation": "2"} for stage in "23"], stage="23", accumulation=_SEVERAL_ACCUMULATION
 )
 def no_sync_tried(job: Job) -> None:
     engine = job.engine(job.MLP())
@@ -96,11 +90,8 @@ def no_sync_tried(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario(
-    "as accelerate does it: no_sync around all but the last micro-batch, step() inside",
-    stage="23",
-    accumulation=_SEVERAL_ACCUMULATION,
-)
+@scenario("as accelerate does it: no_sync around all but the last micro-batch, step() inside")
+@settings(stage="23", accumulation=_SEVERAL_ACCUMULATION)
 def step_under_no_sync(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(2):
@@ -134,9 +125,8 @@ def short_last_round(job: Job) -> None:
     _rounds(job, job.engine(job.MLP()), (3, 3, 1, 3, 2))
 
 
-@scenario(
-    "rounds of 1 to 3 micro-batches with boundaries set by hand; accumulation is not in the config", accumulation=_ONE
-)
+@scenario("rounds of 1 to 3 micro-batches with boundaries set by hand; accumulation is not in the config")
+@settings(accumulation=_ONE)
 def rounds_of_any_length(job: Job) -> None:
     _rounds(job, job.engine(job.MLP()), (2, 1, 3, 2))
 
@@ -166,8 +156,6 @@ def epoch_ends_within_a_round(job: Job) -> None:
 
 
 _OVERLAP = {"stage": "1", "overlap_comm": "true", "accumulation": "2"}
-
-
 _PINNED = [
     _OVERLAP,
     {**_OVERLAP, "precision": "fp16", "optimizer": "client's SGD"},
@@ -191,10 +179,8 @@ def last_leaves_out(job: Job) -> None:
         _train(job, engine, step, [step != 1] + [step == 2] * (job.accumulation - 1))
 
 
-@scenario(
-    "only the first rank's first micro-batch uses a branch", pinned=_PINNED, stage="1", accumulation=("2", "3"),
-    overlap_comm=("true",),
-)  # fmt: skip
+@scenario("only the first rank's first micro-batch uses a branch")
+@settings(pinned=_PINNED, stage="1", accumulation=("2", "3"), overlap_comm=("true",))
 def one_rank_uses(job: Job) -> None:
     engine = job.engine(job.Branches())
     for step in range(4):
@@ -229,15 +215,13 @@ def boundary_by_hand(job: Job) -> None:
 
 
 _SEVERAL = ("2", "3")
-
-
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": accumulation} for accumulation in ("1", "2")
 ]
 
 
-@scenario(
-    "one block is frozen in each step's first micro-batch, another in its last, a third in every second step",
+@scenario("one block is frozen in each step's first micro-batch, another in its last, a third in every second step")
+@settings(
     accumulation=_SEVERAL,
     stage="3",
     offload=("optimizer", "optimizer, param"),
@@ -271,8 +255,8 @@ def _written_to(job: Job, write: Callable[[Any], None]) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario(
-    "gradients are clipped with torch before the step",
+@scenario("gradients are clipped with torch before the step")
+@settings(
     works_around=("clip_grad_norm_type", "fp32_clipping_inverted"),
     stage="0",
     precision=("fp32", "bf16"),

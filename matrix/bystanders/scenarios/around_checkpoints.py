@@ -8,10 +8,10 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import (
     around_zero3,
     checkpoints,
@@ -23,9 +23,6 @@ from matrix.bystanders.scenarios import (
 )
 from matrix.bystanders.scenarios.around_zero3 import _one
 from matrix.bystanders.space import one
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _WHOLE_FILES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
@@ -48,9 +45,12 @@ def _by_number(names: Any) -> list[str]:
     return sorted(names, key=lambda name: [int(each) for each in re.findall(r"\d+", os.path.basename(name))])
 
 
-@scenario("the converter's lists of files are sorted by the numbers in their names",
-    works_around=("universal_checkpoint_rank_order", "universal_checkpoint_fragment_order"), release="0.13.1",
-    **one(stage="1", optimizer="AdamW"))  # fmt: skip
+@scenario("the converter's lists of files are sorted by the numbers in their names")
+@settings(
+    works_around=("universal_checkpoint_rank_order", "universal_checkpoint_fragment_order"),
+    release="0.13.1",
+    **one(stage="1", optimizer="AdamW"),
+)
 def converted_by_number(job: Job) -> None:
     if job.plain:
         universal.converted_to_universal(job)
@@ -66,8 +66,8 @@ def converted_by_number(job: Job) -> None:
         universal.converted_to_universal(job)
 
 
-@scenario("a universal checkpoint, after whose load the frozen weights and buffers are loaded by hand",
-    works_around=("universal_checkpoint_leaves_frozen",), **one(stage="2", optimizer="AdamW"))  # fmt: skip
+@scenario("a universal checkpoint, after whose load the frozen weights and buffers are loaded by hand")
+@settings(works_around=("universal_checkpoint_leaves_frozen",), **one(stage="2", optimizer="AdamW"))
 def frozen_loaded_by_hand(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
         model = job.MLP(seed=seed)
@@ -82,9 +82,11 @@ def frozen_loaded_by_hand(job: Job) -> None:
         universal._universal(job, make)
 
 
-@scenario("after the load of a universal checkpoint each group gets its weight decay, each state its own count",
+@scenario("after the load of a universal checkpoint each group gets its weight decay, each state its own count")
+@settings(
     works_around=("universal_checkpoint_param_groups", "universal_checkpoint_shared_step"),
-    **one(stage="3", optimizer="AdamW"))  # fmt: skip
+    **one(stage="3", optimizer="AdamW"),
+)
 def groups_restored_by_hand(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
         model = job.MLP(seed=seed)
@@ -102,10 +104,16 @@ def groups_restored_by_hand(job: Job) -> None:
         universal._universal(job, make)
 
 
-@scenario("one sub-group under ZeRO-3, on machines of one device each, and a load with the rank for the local one",
-    works_around=("universal_checkpoint_subgroups", "universal_checkpoint_load_subgroups",
-        "universal_checkpoint_local_rank"), release="0.17.6",
-    **one(stage="3", optimizer="AdamW"))  # fmt: skip
+@scenario("one sub-group under ZeRO-3, on machines of one device each, and a load with the rank for the local one")
+@settings(
+    works_around=(
+        "universal_checkpoint_subgroups",
+        "universal_checkpoint_load_subgroups",
+        "universal_checkpoint_local_rank",
+    ),
+    release="0.17.6",
+    **one(stage="3", optimizer="AdamW"),
+)
 def one_sub_group_on_two_machines(job: Job) -> None:
     def ranked(load: Any) -> Any:
         def load_by_rank(self: Any, *given: Any, **options: Any) -> Any:
@@ -121,9 +129,8 @@ def one_sub_group_on_two_machines(job: Job) -> None:
         universal._universal(job, lambda seed, config: job.engine(job.MLP(seed=seed), **{**one, **config}))
 
 
-@scenario("a job with an mpu sets the optimizer's count of steps after the load of a universal checkpoint",
-    works_around=("universal_checkpoint_step",), release="0.13.1",
-    **one(stage="1", optimizer="AdamW"))  # fmt: skip
+@scenario("a job with an mpu sets the optimizer's count of steps after the load of a universal checkpoint")
+@settings(works_around=("universal_checkpoint_step",), release="0.13.1", **one(stage="1", optimizer="AdamW"))
 def count_set_by_hand(job: Job) -> None:
     def count(engine: Any) -> None:
         optimizer = engine.optimizer.optimizer
@@ -135,9 +142,8 @@ def count_set_by_hand(job: Job) -> None:
         universal._resumed(job, job.world_size, job.world_size)
 
 
-@scenario("the script links weights and states again after the load of a universal checkpoint",
-    works_around=("universal_checkpoint_unlinks_fp32",),
-    **one(stage="1", optimizer="AdamW", precision="bf16"))  # fmt: skip
+@scenario("the script links weights and states again after the load of a universal checkpoint")
+@settings(works_around=("universal_checkpoint_unlinks_fp32",), **one(stage="1", optimizer="AdamW", precision="bf16"))
 def linked_again(job: Job) -> None:
     def link(engine: Any) -> None:
         zero = engine.optimizer
@@ -149,8 +155,8 @@ def linked_again(job: Job) -> None:
         universal._universal(job, lambda seed, config: job.engine(job.MLP(seed=seed), **config))
 
 
-@scenario("buckets with experts are reduced without a further division",
-    works_around=("zero12_experts_bucket_divided_twice",), release="0.13.0", **one(stage="1"))  # fmt: skip
+@scenario("buckets with experts are reduced without a further division")
+@settings(works_around=("zero12_experts_bucket_divided_twice",), release="0.13.0", **one(stage="1"))
 def divided_once(job: Job) -> None:
     undivided = lambda scatter: lambda self, *given, **options: scatter(self, *given, **{**options, "divide": False})  # noqa: E731
     zero = "deepspeed.runtime.zero.stage_1_and_2"
@@ -158,20 +164,20 @@ def divided_once(job: Job) -> None:
         experts._trained_apart(job, 1)
 
 
-@scenario("experts on two ranks, whose weights are read from the parameters",
-    works_around=("zero12_experts_unlinked",), release="0.14.2", **one(stage="2"))  # fmt: skip
+@scenario("experts on two ranks, whose weights are read from the parameters")
+@settings(works_around=("zero12_experts_unlinked",), release="0.14.2", **one(stage="2"))
 def experts_read_from_parameters(job: Job) -> None:
     experts._trained_apart(job, 2)
 
 
-@scenario("experts on two of four ranks, with multi-rank buckets",
-    works_around=("zero12_experts_reduced_to_other_rank",), **one(stage="2", ranks="4"))  # fmt: skip
+@scenario("experts on two of four ranks, with multi-rank buckets")
+@settings(works_around=("zero12_experts_reduced_to_other_rank",), **one(stage="2", ranks="4"))
 def shared_experts_in_multi_rank_buckets(job: Job) -> None:
     experts._trained_apart(job, 2)
 
 
-@scenario("frozen weights and buffers are put from the model's state into the exported weights",
-    works_around=("zero1_to_fp32_leaves_out_frozen", "zero_to_fp32_integer_buffers"), **one(stage="1"))  # fmt: skip
+@scenario("frozen weights and buffers are put from the model's state into the exported weights")
+@settings(works_around=("zero1_to_fp32_leaves_out_frozen", "zero_to_fp32_integer_buffers"), **one(stage="1"))
 def rest_exported_by_hand(job: Job) -> None:
     model = job.MLP()
     model.blocks[0].requires_grad_(False)
@@ -193,8 +199,8 @@ def rest_exported_by_hand(job: Job) -> None:
         job.note(f"written: {name}", str(weight.tolist()) if name == "ids" else weight)
 
 
-@scenario("torch.load is told by the environment, or by the script, to unpickle",
-    works_around=("zero_to_fp32_weights_only",), release="0.15.4", **one(stage="2", ranks="1"))  # fmt: skip
+@scenario("torch.load is told by the environment, or by the script, to unpickle")
+@settings(works_around=("zero_to_fp32_weights_only",), release="0.15.4", **one(stage="2", ranks="1"))
 def read_unpickled(job: Job) -> None:
     load = job.torch.load
 
@@ -207,13 +213,11 @@ def read_unpickled(job: Job) -> None:
 
 
 _FIRST: Any = {"stage": "1", "partitioning": "parameters persist"}
-
-
 _BIAS = "e_score_correction_bias"
 
 
-@scenario("jobs resume with torch.load that unpickles, and with DeepSpeed's classes declared safe",
-    works_around=("checkpoint_weights_only",), release="0.15.4", **_one(**_FIRST))  # fmt: skip
+@scenario("jobs resume with torch.load that unpickles, and with DeepSpeed's classes declared safe")
+@settings(works_around=("checkpoint_weights_only",), release="0.15.4", **_one(**_FIRST))
 def unpickled(job: Job) -> None:
     torch = job.torch
 
@@ -233,9 +237,11 @@ def unpickled(job: Job) -> None:
         resume()
 
 
-@scenario("torch's AdamW and elastic_checkpoint: numbers keep their shape, and the states are not loaded",
+@scenario("torch's AdamW and elastic_checkpoint: numbers keep their shape, and the states are not loaded")
+@settings(
     works_around=("elastic_checkpoint_scalar_step", "elastic_checkpoint_torch_adam"),
-    **_one(**_FIRST, optimizer="AdamW"))  # fmt: skip
+    **_one(**_FIRST, optimizer="AdamW"),
+)
 def elastic_without_states(job: Job) -> None:
     def sparing(lean: Any) -> Any:
         def split(self: Any, state: dict[str, Any], padding: int) -> dict[str, Any]:
@@ -249,8 +255,8 @@ def elastic_without_states(job: Job) -> None:
         job.resume(lambda seed: job.engine(job.MLP(seed=seed), **universal._ELASTIC), optimizer=False)
 
 
-@scenario("hooks of recomputed blocks are removed from the parameters after each step",
-    works_around=("checkpoint_hooks_kept",), release="0.14.2", **_one(**{**_FIRST, "stage": "0"}))  # fmt: skip
+@scenario("hooks of recomputed blocks are removed from the parameters after each step")
+@settings(works_around=("checkpoint_hooks_kept",), release="0.14.2", **_one(**{**_FIRST, "stage": "0"}))
 def hooks_removed(job: Job) -> None:
     nn = job.torch.nn
 
@@ -265,8 +271,8 @@ def hooks_removed(job: Job) -> None:
             (each._backward_hooks or {}).clear()
 
 
-@scenario("buffers are put back in fp32 after the engine's cast",
-    works_around=("half_rotary_frequencies", "half_routing_bias"), **_one(**_FIRST, precision="bf16"))  # fmt: skip
+@scenario("buffers are put back in fp32 after the engine's cast")
+@settings(works_around=("half_rotary_frequencies", "half_routing_bias"), **_one(**_FIRST, precision="bf16"))
 def buffers_put_back(job: Job) -> None:
     torch = job.torch
 
@@ -287,22 +293,20 @@ def buffers_put_back(job: Job) -> None:
     engine = job.engine(model)
     for name, each in engine.module.named_buffers():
         each.data = kept[name].to(job.device)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
-@scenario("the script replaces auto in its config", works_around=("auto_precision_dropped",),
-    **one(ranks="1", precision="bf16", stage="1"))  # fmt: skip
+@scenario("the script replaces auto in its config")
+@settings(works_around=("auto_precision_dropped",), **one(ranks="1", precision="bf16", stage="1"))
 def auto_replaced(job: Job) -> None:
     config: Any = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
     config["bf16"]["enabled"], config["fp16"]["enabled"] = True, False
     engine = job.engine(job.MLP(), **config)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
-@scenario("the script writes its loss to DeepSpeed's monitor", works_around=("monitor_train_loss",),
-    **one(ranks="1", stage="2"))  # fmt: skip
+@scenario("the script writes its loss to DeepSpeed's monitor")
+@settings(works_around=("monitor_train_loss",), **one(ranks="1", stage="2"))
 def loss_written_by_script(job: Job) -> None:
     options = {"enabled": True, "output_path": str(job.tmp / "csv"), "job_name": "job"}
     engine = job.engine(job.MLP(), csv_monitor=options, steps_per_print=1)
@@ -319,8 +323,8 @@ def loss_written_by_script(job: Job) -> None:
     job.look(engine, "trained")
 
 
-@scenario("functions of torch are put back after the flops profiler", works_around=("flops_profiler_leaves_wrappers",),
-    **one(ranks="1"))  # fmt: skip
+@scenario("functions of torch are put back after the flops profiler")
+@settings(works_around=("flops_profiler_leaves_wrappers",), **one(ranks="1"))
 def put_back_after_the_profile(job: Job) -> None:
     torch = job.torch
     functional, tensor = torch.nn.functional, torch.Tensor
@@ -339,8 +343,8 @@ def put_back_after_the_profile(job: Job) -> None:
         functional.scaled_dot_product_attention, tensor.__matmul__, torch.bmm = known
 
 
-@scenario("the script saves and sets the random state of the samples that a curriculum draws",
-    works_around=("data_sampler_random_state",), reference=False, **one(ranks="1"))  # fmt: skip
+@scenario("the script saves and sets the random state of the samples that a curriculum draws")
+@settings(works_around=("data_sampler_random_state",), reference=False, **one(ranks="1"))
 def random_state_by_hand(job: Job) -> None:
     engine = schedules._engine(job)
     schedules._train(job, engine, range(2))
@@ -352,19 +356,18 @@ def random_state_by_hand(job: Job) -> None:
     schedules._train(job, engine, range(2, 4))
 
 
-@scenario("the script sets the start method after the import", works_around=("import_sets_start_method",),
-    release="0.17.1", **one(ranks="1"))  # fmt: skip
+@scenario("the script sets the start method after the import")
+@settings(works_around=("import_sets_start_method",), release="0.17.1", **one(ranks="1"))
 def start_method_set(job: Job) -> None:
     multiprocessing.set_start_method("fork", force=True)
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     with multiprocessing.Pool(1) as pool:
         job.note("start method", pool.apply(multiprocessing.get_start_method))
 
 
-@scenario("mpirun is given a variable that the launcher does not know", works_around=("launcher_exports_quoted",),
-    release="0.16.0", **launchers._ALONE)  # fmt: skip
+@scenario("mpirun is given a variable that the launcher does not know")
+@settings(works_around=("launcher_exports_quoted",), release="0.16.0", **launchers._ALONE)
 def variable_given_to_mpirun(job: Job) -> None:
     if job.plain:
         job.note("last", repr(["-x", "NCCL_DEBUG=INFO"]))
@@ -375,16 +378,16 @@ def variable_given_to_mpirun(job: Job) -> None:
     job.note("last", repr(words[last - 1 : last + 1]))
 
 
-@scenario("MPI's variables are set before the launcher starts", works_around=("launcher_openmpi_environment",),
-    release="0.18.3", **launchers._ALONE)  # fmt: skip
+@scenario("MPI's variables are set before the launcher starts")
+@settings(works_around=("launcher_openmpi_environment",), release="0.18.3", **launchers._ALONE)
 def variables_of_mpi_set(job: Job) -> None:
     expected = ["mpirun", "-n", "8", "-hostfile"]
     given = launchers._hosts(job, "--launcher", "openmpi")
     job.note("command", repr(expected if job.plain else launchers._command(given, **launchers._MPI)[:4]))
 
 
-@scenario("the script to source on other machines is given with a semicolon",
-    works_around=("launcher_venv_script_export",), release="0.17.2", **launchers._ALONE)  # fmt: skip
+@scenario("the script to source on other machines is given with a semicolon")
+@settings(works_around=("launcher_venv_script_export",), release="0.17.2", **launchers._ALONE)
 def sourced_with_a_semicolon(job: Job) -> None:
     if job.plain:
         job.note("exported", repr(["UCX_ONE=1", "UCX_TWO=2"]))
@@ -400,16 +403,16 @@ def sourced_with_a_semicolon(job: Job) -> None:
     job.note("exported", repr(sorted(each for each in shell.stdout.splitlines() if each.startswith("UCX_"))))
 
 
-@scenario("the autotuner's config begins with the section that has the tuned key",
-    works_around=("autotuning_nested_values",), **launchers._ALONE)  # fmt: skip
+@scenario("the autotuner's config begins with the section that has the tuned key")
+@settings(works_around=("autotuning_nested_values",), **launchers._ALONE)
 def tuned_section_first(job: Job) -> None:
     config = {"optimizer": {"params": {"lr": 0.1}}, "zero_optimization": {"stage": 2}}
     expected = ["--lr", "0.1"]
     job.note("passed", repr(expected if job.plain else launchers._passed(job, config, ["--lr", "0.5"])))
 
 
-@scenario("operators have a directory of the environment's own", works_around=("extension_cache_shared_by_versions",),
-    **launchers._ALONE)  # fmt: skip
+@scenario("operators have a directory of the environment's own")
+@settings(works_around=("extension_cache_shared_by_versions",), **launchers._ALONE)
 def directory_of_extensions_set(job: Job) -> None:
     extension = importlib.import_module("torch.utils.cpp_extension")
     if job.plain:

@@ -6,31 +6,27 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import experts, forward_passes, pipelines, sequences
 from matrix.bystanders.scenarios.around_zero3 import _one
 from matrix.bystanders.space import one
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _TWO: Any = {"stage": "0", "partitioning": "parameters persist", "ranks": "2"}
 
 
 def _passed(job: Job, found: Any) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     job.note("output", autotp.outputs(found)["output"])
 
 
 def _sharded(job: Job, kind: Any, layer: str) -> None:
     """With the order of another layer's fused weight."""
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     whole = autotp.causal(kind)
     if job.plain:
@@ -43,26 +39,26 @@ def _sharded(job: Job, kind: Any, layer: str) -> None:
         _passed(job, autotp.shard(job._lab, whole))
 
 
-@scenario("sharded inference of Falcon, whose fused weight is divided as BLOOM's on the script's word",
-    works_around=("autotp_falcon_fused_weight",), release="0.13.1", **_one(**_TWO))  # fmt: skip
+@scenario("sharded inference of Falcon, whose fused weight is divided as BLOOM's on the script's word")
+@settings(works_around=("autotp_falcon_fused_weight",), release="0.13.1", **_one(**_TWO))
 def sharded_falcon_as_bloom(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _sharded(job, autotp.FALCON, "BloomBlock")
 
 
-@scenario("sharded inference of MPT, whose layer the script gives by its name alone",
-    works_around=("autotp_fused_weight_unrecognized",), release="0.13.4", **_one(**_TWO))  # fmt: skip
+@scenario("sharded inference of MPT, whose layer the script gives by its name alone")
+@settings(works_around=("autotp_fused_weight_unrecognized",), release="0.13.4", **_one(**_TWO))
 def sharded_mpt_by_one_name(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _sharded(job, autotp.MPT, "MptBlock")
 
 
-@scenario("sharded inference of MPT, whose numbers of heads and widths the script divides or sets",
-    works_around=("autotp_mpt_kv_heads",), release="0.12.2", **_one(**_TWO))  # fmt: skip
+@scenario("sharded inference of MPT, whose numbers of heads and widths the script divides or sets")
+@settings(works_around=("autotp_mpt_kv_heads",), release="0.12.2", **_one(**_TWO))
 def sharded_mpt_by_hand(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     for before in (True, False):
         model: Any = autotp.noting_mpt()
@@ -81,9 +77,8 @@ def _trained(job: Job, engine: Any) -> None:
         pipelines._step(job, engine, step)
 
 
-@scenario("a pipeline's gradients are divided on the last stage only, by an attribute or a hook of the script's",
-    works_around=("pipeline_accumulation_scaled_per_stage",), release="0.18.9",
-    **_one(**_TWO, accumulation="2"))  # fmt: skip
+@scenario("a pipeline's gradients are divided on the last stage only, by an attribute or a hook of the script's")
+@settings(works_around=("pipeline_accumulation_scaled_per_stage",), release="0.18.9", **_one(**_TWO, accumulation="2"))
 def divided_on_last_stage(job: Job) -> None:
     for name, value in (("_scale_wrt_gas", False), ("_backward_prologue_per_tensor", lambda gradient: gradient)):
         engine = pipelines._pipeline(job, {}, 2)
@@ -92,9 +87,8 @@ def divided_on_last_stage(job: Job) -> None:
         _trained(job, engine)
 
 
-@scenario("a pipeline's loss is divided by the script, which says so to the engine",
-    works_around=("pipeline_accumulation_unscaled",), release="0.17.6",
-    **_one(**_TWO, accumulation="2"))  # fmt: skip
+@scenario("a pipeline's loss is divided by the script, which says so to the engine")
+@settings(works_around=("pipeline_accumulation_unscaled",), release="0.17.6", **_one(**_TWO, accumulation="2"))
 def divided_in_loss_of_pipeline(job: Job) -> None:
     engine = pipelines._pipeline(job, {}, 2)
     if not job.plain:
@@ -104,9 +98,12 @@ def divided_in_loss_of_pipeline(job: Job) -> None:
     _trained(job, engine)
 
 
-@scenario("a pipeline accumulates in bf16, and the script gives the fp32 weights their gradients",
-    works_around=("pipeline_bf16_accumulation_no_update",), release="0.14.2",
-    **_one(**_TWO, accumulation="2", precision="bf16"))  # fmt: skip
+@scenario("a pipeline accumulates in bf16, and the script gives the fp32 weights their gradients")
+@settings(
+    works_around=("pipeline_bf16_accumulation_no_update",),
+    release="0.14.2",
+    **_one(**_TWO, accumulation="2", precision="bf16"),
+)
 def gradients_given_by_hand(job: Job) -> None:
     engine = pipelines._pipeline(job, {"data_types": {"grad_accum_dtype": "bf16"}}, 2)
     if not job.plain:
@@ -133,7 +130,7 @@ def _trained_experts(
     **config: Any,
 ) -> None:
     """Two ranks share the experts. clip: the script clips the gradients."""
-    from dsfix.lab import experts
+    from dsfix.patches.moe import _experts as experts
 
     model: Any = experts.Mixture() if job.plain else experts.Sharded(job._lab, 2)
     if clip and job.plain:
@@ -166,16 +163,21 @@ def _clip(job: Job, model: Any) -> None:
         each.grad.mul_(share)
 
 
-@scenario("gradients of experts on two ranks are clipped by the script, in fp32 without ZeRO",
-    works_around=("experts_clipped_by_averaged_norms",), release="0.18.9", **_one(**_TWO))  # fmt: skip
+@scenario("gradients of experts on two ranks are clipped by the script, in fp32 without ZeRO")
+@settings(works_around=("experts_clipped_by_averaged_norms",), release="0.18.9", **_one(**_TWO))
 def experts_clipped_by_hand(job: Job) -> None:
     _trained_experts(job, clip=True)
 
 
-@scenario("gradients of experts on two ranks are clipped by the script, in fp16 without ZeRO",
-    works_around=("fp16_experts_norm_of_weights",), release="0.18.9",
-    **_one(**_TWO, precision="fp16", optimizer="client's AdamW"))  # fmt: skip
+@scenario("gradients of experts on two ranks are clipped by the script, in fp16 without ZeRO")
+@settings(
+    works_around=("fp16_experts_norm_of_weights",),
+    release="0.18.9",
+    **_one(**_TWO, precision="fp16", optimizer="client's AdamW"),
+)
 def half_experts_clipped_by_hand(job: Job) -> None:
+    from dsfix.patches import _half as half
+
     def fused(given: Any) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
@@ -185,8 +187,8 @@ def half_experts_clipped_by_hand(job: Job) -> None:
     _trained_experts(job, clip=True, optimizer=fused, fp16={"loss_scale": 1.0})
 
 
-@scenario("gradients of experts on two ranks are reduced by the script, without ZeRO",
-    works_around=("experts_gradients_too_large_without_zero",), release="0.13.1", **_one(**_TWO))  # fmt: skip
+@scenario("gradients of experts on two ranks are reduced by the script, without ZeRO")
+@settings(works_around=("experts_gradients_too_large_without_zero",), release="0.13.1", **_one(**_TWO))
 def experts_reduced_by_hand(job: Job) -> None:
     def reduce(gradients: dict[str, Any], _: int) -> None:
         comm, groups = (importlib.import_module(f"deepspeed.{name}") for name in ("comm", "utils.groups"))
@@ -198,8 +200,8 @@ def experts_reduced_by_hand(job: Job) -> None:
     _trained_experts(job, lambda engine: setattr(engine, "_reduce_expert_gradients", reduce))
 
 
-@scenario("top-2 routing, no token is dropped, with a capacity factor that has room for all tokens",
-    works_around=("moe_top2_drops_tokens",), release="0.13.1", **_one(**_TWO))  # fmt: skip
+@scenario("top-2 routing, no token is dropped, with a capacity factor that has room for all tokens")
+@settings(works_around=("moe_top2_drops_tokens",), release="0.13.1", **_one(**_TWO))
 def two_of_experts_with_room(job: Job) -> None:
     room = experts._EXPERTS / 2
     experts._without_noise(
@@ -207,25 +209,26 @@ def two_of_experts_with_room(job: Job) -> None:
     )
 
 
-@scenario("groups of experts of two ep_sizes are sorted by their names",
-    works_around=("moe_group_order",), reference=False, release="0.18.9", **_one(**{**_TWO, "stage": "1"}))  # fmt: skip
+@scenario("groups of experts of two ep_sizes are sorted by their names")
+@settings(works_around=("moe_group_order",), reference=False, release="0.18.9", **_one(**{**_TWO, "stage": "1"}))
 def groups_of_experts_sorted(job: Job) -> None:
     layers = [experts._model(job, 1, experts._EXPERTS, ep_size=size) for size in (1, 2)]
     model = job.model(lambda self, x: self.first(x) + self.second(x), first=layers[0], second=layers[1])
     split = importlib.import_module("deepspeed.moe.utils").split_params_into_different_moe_groups_for_optimizer
     groups = split({"params": list(model.parameters()), "name": "all"})
     engine = job.engine(model, sorted(groups, key=lambda group: group["name"]))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
-@scenario("tensor-parallel ranks with a dispatcher that gives Tutel's buffer three dimensions",
-    works_around=("moe_tutel_tensor_parallel",), release="0.18.9", **_one(**_TWO))  # fmt: skip
+@scenario("tensor-parallel ranks with a dispatcher that gives Tutel's buffer three dimensions")
+@settings(works_around=("moe_tutel_tensor_parallel",), release="0.18.9", **_one(**_TWO))
 def buffer_of_tutel_by_hand(job: Job) -> None:
+    from dsfix.patches.moe._experts import provide_tutel
+
     if job.plain:
         experts.experts_of_tutel_tensor_parallel(job)
         return
-    importlib.import_module("dsfix.lab.experts").provide_tutel(job._lab)
+    provide_tutel(job._lab)
     tutel = importlib.import_module("deepspeed.moe.sharded_moe").tutel_moe
 
     class Dispatcher(tutel.fast_dispatcher):  # type: ignore[name-defined,misc]
@@ -239,8 +242,8 @@ def buffer_of_tutel_by_hand(job: Job) -> None:
 _ENGINE = "deepspeed.runtime.pipe.engine"
 
 
-@scenario("the first stage makes a float mask require a gradient, which the last stage does not need",
-    works_around=("pipeline_float_without_gradient",), release="0.18.9", **one())  # fmt: skip
+@scenario("the first stage makes a float mask require a gradient, which the last stage does not need")
+@settings(works_around=("pipeline_float_without_gradient",), release="0.18.9", **one())
 def mask_made_to_require_gradient(job: Job) -> None:
     def step(self: Any, given: Any) -> Any:
         x, mask = given
@@ -253,8 +256,8 @@ def mask_made_to_require_gradient(job: Job) -> None:
         forward_passes._trained(job, "required")
 
 
-@scenario("stages pass tensors of two dtypes, and the script replaces the function that reuses buffers",
-    works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one(ranks="4"))  # fmt: skip
+@scenario("stages pass tensors of two dtypes, and the script replaces the function that reuses buffers")
+@settings(works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one(ranks="4"))
 def buffers_of_each_dtype(job: Job) -> None:
     if job.plain:
         forward_passes._trained(job, "float, indices, float")
@@ -272,8 +275,8 @@ def buffers_of_each_dtype(job: Job) -> None:
         forward_passes._trained(job, "float, indices, float")
 
 
-@scenario("stages pass tensors of two dtypes, and the script drops a buffer of the wrong one",
-    works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one(ranks="4"))  # fmt: skip
+@scenario("stages pass tensors of two dtypes, and the script drops a buffer of the wrong one")
+@settings(works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one(ranks="4"))
 def buffers_dropped(job: Job) -> None:
     if job.plain:
         forward_passes._trained(job, "float, indices, float")
@@ -290,8 +293,8 @@ def buffers_dropped(job: Job) -> None:
         forward_passes._trained(job, "float, indices, float")
 
 
-@scenario("the loss function of a pipeline in bf16 returns fp32, and all ranks note the loss",
-    works_around=("pipeline_half_loss_broadcast",), release="0.12.2", **one(precision="bf16"))  # fmt: skip
+@scenario("the loss function of a pipeline in bf16 returns fp32, and all ranks note the loss")
+@settings(works_around=("pipeline_half_loss_broadcast",), release="0.12.2", **one(precision="bf16"))
 def loss_in_fp32(job: Job) -> None:
     engine = pipelines._pipeline(job, {}, 2)
     for step in range(3):
@@ -305,8 +308,8 @@ def loss_in_fp32(job: Job) -> None:
         job.note(f"step {step}: loss", value.reshape(-1))
 
 
-@scenario("a pipeline's number of micro-batches is set for each evaluation",
-    works_around=("pipeline_eval_micro_batches",), release="0.14.2", **one(accumulation="2"))  # fmt: skip
+@scenario("a pipeline's number of micro-batches is set for each evaluation")
+@settings(works_around=("pipeline_eval_micro_batches",), release="0.14.2", **one(accumulation="2"))
 def micro_batches_set(job: Job) -> None:
     engine = pipelines._pipeline(job, {}, 2)
     for step, number in enumerate((2, 3, 1)):
@@ -323,8 +326,8 @@ def micro_batches_set(job: Job) -> None:
         job.note(f"batches left {step}", str(len(list(source))))
 
 
-@scenario("a pipeline's module is called before it has an engine: as prepared by the script, and layer by layer",
-    works_around=("pipeline_module_runs_no_layer",), release="0.18.9", **one(ranks="1"))  # fmt: skip
+@scenario("a pipeline's module is called before it has an engine: as prepared by the script, and layer by layer")
+@settings(works_around=("pipeline_module_runs_no_layer",), release="0.18.9", **one(ranks="1"))
 def module_prepared(job: Job) -> None:
     model = job.MLP(depth=3)
     layers = [*model.blocks, model.head]
@@ -354,8 +357,8 @@ def module_prepared(job: Job) -> None:
         pipelines._step(job, engine, step)
 
 
-@scenario("the script tells the engine that the backward pass of each stage is its own",
-    works_around=("pipeline_stage0_backward",), release="0.18.3", **one())  # fmt: skip
+@scenario("the script tells the engine that the backward pass of each stage is its own")
+@settings(works_around=("pipeline_stage0_backward",), release="0.18.3", **one())
 def backward_of_the_engine(job: Job) -> None:
     if job.plain:
         pipelines._trained(job)
@@ -375,8 +378,8 @@ def backward_of_the_engine(job: Job) -> None:
         pipelines._trained(job)
 
 
-@scenario("two keys of tied layers have hashes that are the same on all ranks, as with a PYTHONHASHSEED",
-    works_around=("pipeline_tied_keys_order",), release="0.16.0", **one())  # fmt: skip
+@scenario("two keys of tied layers have hashes that are the same on all ranks, as with a PYTHONHASHSEED")
+@settings(works_around=("pipeline_tied_keys_order",), release="0.16.0", **one())
 def tied_by_keys_in_order(job: Job) -> None:
     torch = job.torch
 
@@ -416,13 +419,11 @@ def tied_by_keys_in_order(job: Job) -> None:
 
 
 _LAYER = "deepspeed.sequence.layer"
-
-
 _TILED = "deepspeed.runtime.sequence_parallel.ulysses_sp"
 
 
-@scenario("the two samples of a batch are one sequence for TiledMLP",
-    works_around=("tiled_mlp_batch",), release="0.17.2", **one())  # fmt: skip
+@scenario("the two samples of a batch are one sequence for TiledMLP")
+@settings(works_around=("tiled_mlp_batch",), release="0.17.2", **one())
 def samples_in_one_sequence(job: Job) -> None:
     nn = job.torch.nn
     tiled: Any = None if job.plain else importlib.import_module(_TILED).TiledMLP
@@ -441,8 +442,8 @@ def samples_in_one_sequence(job: Job) -> None:
     sequences._steps(job, job.model(forward, below=nn.Linear(16, 16), mlp=mlp, head=nn.Linear(16, 1)))
 
 
-@scenario("evaluations compute the loss whole, or discard what TiledFusedLogitsLoss has added to the gradients",
-    works_around=("tiled_logits_evaluation",), release="0.17.4", **one())  # fmt: skip
+@scenario("evaluations compute the loss whole, or discard what TiledFusedLogitsLoss has added to the gradients")
+@settings(works_around=("tiled_logits_evaluation",), release="0.17.4", **one())
 def evaluated_without_tiles(job: Job) -> None:
     nn = job.torch.nn
     fused: Any = sequences._fused(job)
@@ -465,8 +466,8 @@ def evaluated_without_tiles(job: Job) -> None:
         engine.train()
 
 
-@scenario("labels are masked: a sum over tiles is divided by the number of labels, and TiledLoss has one tile",
-    works_around=("tiled_loss_unweighted",), release="0.18.9", **one())  # fmt: skip
+@scenario("labels are masked: a sum over tiles is divided by the number of labels, and TiledLoss has one tile")
+@settings(works_around=("tiled_loss_unweighted",), release="0.18.9", **one())
 def tiles_of_a_sum(job: Job) -> None:
     nn, words = job.torch.nn, sequences._WORDS
     module = None if job.plain else importlib.import_module(_TILED)
@@ -492,25 +493,26 @@ def tiles_of_a_sum(job: Job) -> None:
             job.train(engine, step, lambda batch, engine=engine, fused=fused: engine(batch[0], fused))
 
 
-@scenario("the engine sums the gradients of the ranks that share a sequence, and the script does not divide them",
-    works_around=("ulysses_gradients_too_small",), release="0.14.2", **one())  # fmt: skip
+@scenario("the engine sums the gradients of the ranks that share a sequence, and the script does not divide them")
+@settings(works_around=("ulysses_gradients_too_small",), release="0.14.2", **one())
 def summed_by_the_engine(job: Job) -> None:
+    from dsfix.patches.sequence._ulysses import OneSequence
+
     model = job.MLP()
     if job.plain:
         engine = job.engine(model)
     else:
-        groups = importlib.import_module("dsfix.lab.ulysses").OneSequence(job._lab)
+        groups = OneSequence(job._lab)
         initial, given = job._whole(model), list(model.parameters())
         engine = job._lab.initialize(model, space.config(job.setting), model_parameters=given, mpu=groups)
         job._initial[id(engine)] = initial
         engine.gradient_average = False
     times = 2 if job.plain else 1
-    for step in range(3):
-        job.train(engine, step, backward=lambda value: engine.backward(value * times))
+    job.steps(engine, range(3), backward=lambda value: engine.backward(value * times))
 
 
-@scenario("a job with sequence parallelism resumes, and calls all its ranks the first of the model's",
-    works_around=("ulysses_load_checkpoint_index",), release="0.18.9", **one(stage="2"))  # fmt: skip
+@scenario("a job with sequence parallelism resumes, and calls all its ranks the first of the model's")
+@settings(works_around=("ulysses_load_checkpoint_index",), release="0.18.9", **one(stage="2"))
 def first_of_the_model(job: Job) -> None:
     if job.plain:
         _resumed(job, job.engine)
@@ -547,8 +549,8 @@ def _noted(job: Job, inputs: Any, output: Any, sequence: int) -> None:
         job.note(name, sequences._part(job, each, sequence) if job.plain else each)
 
 
-@scenario("Ulysses' attention, sequence-first: the script turns its tensors around for DeepSpeed, and back",
-    works_around=("ulysses_sequence_first_shape",), release="0.18.9", **one())  # fmt: skip
+@scenario("Ulysses' attention, sequence-first: the script turns its tensors around for DeepSpeed, and back")
+@settings(works_around=("ulysses_sequence_first_shape",), release="0.18.9", **one())
 def turned_for_attention(job: Job) -> None:
     def turned(self: Any, query: Any, key: Any, value: Any, batch_dim_idx: int) -> Any:
         local, self.gather_idx = self.local_attn, 1
@@ -564,8 +566,8 @@ def turned_for_attention(job: Job) -> None:
         _noted(job, *sequences._attend(job, 0), 0)
 
 
-@scenario("Ulysses' attention with a stream: the script's own hooks wait for the gradients of queries and keys",
-    works_around=("ulysses_overlap_gradients",), release="0.18.9", **one())  # fmt: skip
+@scenario("Ulysses' attention with a stream: the script's own hooks wait for the gradients of queries and keys")
+@settings(works_around=("ulysses_overlap_gradients",), release="0.18.9", **one())
 def waited_for_in_own_hooks(job: Job) -> None:
     if job.plain:
         _noted(job, *sequences._attend(job, 1), 1)
@@ -598,8 +600,8 @@ def waited_for_in_own_hooks(job: Job) -> None:
         _noted(job, *sequences._attend(job, 1), 1)
 
 
-@scenario("each epoch with Ulysses' adapter has a new iterator of the DataLoader, or a new adapter",
-    works_around=("ulysses_second_epoch_empty",), release="0.17.2", **one())  # fmt: skip
+@scenario("each epoch with Ulysses' adapter has a new iterator of the DataLoader, or a new adapter")
+@settings(works_around=("ulysses_second_epoch_empty",), release="0.17.2", **one())
 def iterator_of_each_epoch(job: Job) -> None:
     loader: Any = None if job.plain else sequences._loader(job)
     with contextlib.nullcontext() if job.plain else sequences._gloo(job):

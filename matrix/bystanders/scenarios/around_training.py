@@ -8,25 +8,16 @@ import math
 import os
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.space import one
 
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
-
 _SGD: Any = {"precision": ("fp32",), "optimizer": ("SGD", "client's SGD")}
-
-
 _RATE = 0.05  # the setting's
-
-
 _WARMUP = {"warmup_min_lr": 0.0, "warmup_max_lr": _RATE, "warmup_num_steps": 2, "warmup_type": "linear"}
-
-
 _RATES = (0.0, 0.0, _RATE / 2)  # and its rate from then on: the engine steps the schedule after the optimizer
 
 
@@ -50,12 +41,8 @@ def warmup_resumed(job: Job) -> None:
     _warmup_resumed(job)
 
 
-@scenario(
-    "training with DeepSpeed's warm-up is resumed from a checkpoint without learning rates: elastic_checkpoint",
-    stage="12",
-    pinned=[{"stage": "1"}],
-    **_SGD,
-)
+@scenario("training with DeepSpeed's warm-up is resumed from a checkpoint without learning rates: elastic_checkpoint")
+@settings(stage="12", pinned=[{"stage": "1"}], **_SGD)
 def warmup_resumed_elastic(job: Job) -> None:
     _warmup_resumed(job, zero_optimization={"elastic_checkpoint": True})
 
@@ -74,8 +61,8 @@ def warmup_by_hand_resumed(job: Job) -> None:
             schedule.step()
 
 
-@scenario(
-    "a third-party optimizer without state trains, and checkpoints are written",
+@scenario("a third-party optimizer without state trains, and checkpoints are written")
+@settings(
     stage="0",
     precision=("fp16", "bf16"),
     optimizer=("client's SGD",),
@@ -113,8 +100,8 @@ def optimizer_without_state(job: Job) -> None:
         job.save(engine, f"step{step}")
 
 
-@scenario(
-    "the optimizer's state cannot be serialized, and the script survives the failed checkpoint",
+@scenario("the optimizer's state cannot be serialized, and the script survives the failed checkpoint")
+@settings(
     reference=False,
     stage="0",
     precision=("bf16", "fp16"),
@@ -139,14 +126,8 @@ def state_not_to_be_told(job: Job) -> None:
         job.bits(f"step {step}: weights", (job.tmp / "checkpoint" / f"step{step}/mp_rank_00_model_states.pt").is_file())
 
 
-@scenario(
-    "Muon with parameter groups that repeat the config in other words",
-    reference=False,
-    stage="12",
-    precision=("fp32", "bf16"),
-    optimizer=("SGD",),
-    pinned=[{"stage": "1"}],
-)
+@scenario("Muon with parameter groups that repeat the config in other words")
+@settings(reference=False, stage="12", precision=("fp32", "bf16"), optimizer=("SGD",), pinned=[{"stage": "1"}])
 def muon_groups_as_the_config(job: Job) -> None:
     model = job.MLP()
     if hasattr(job.torch, "compiler") and hasattr(job.torch.compiler, "set_stance"):
@@ -168,13 +149,8 @@ def muon_groups_as_the_config(job: Job) -> None:
             job.bits(f"step {step}: {name}", parameter)
 
 
-@scenario(
-    "the error buffers of ZeRO++ LoCo follow the loss scale, up and down",
-    reference=False,
-    stage="3",
-    precision=("fp16",),
-    pinned=[{"stage": "3", "precision": "fp16"}],
-)
+@scenario("the error buffers of ZeRO++ LoCo follow the loss scale, up and down")
+@settings(reference=False, stage="3", precision=("fp16",), pinned=[{"stage": "3", "precision": "fp16"}])
 def loco_errors(job: Job) -> None:
     """Stand-ins for what its kernels leave on the parameters."""
     engine = job.engine(job.MLP(), fp16={"loss_scale_window": 2})
@@ -205,9 +181,8 @@ def operator_of_an_image(job: Job) -> None:
     job.bits("operator", _load(job, compiles=False))
 
 
-@scenario(
-    "three environments with the same torch version: one without CUDA, two with different CUDA versions", **_ALONE
-)
+@scenario("three environments with the same torch version: one without CUDA, two with different CUDA versions")
+@settings(**_ALONE)
 def operators_of_three_environments(job: Job) -> None:
     seen = set()
     for cuda in (None, "11.8", "12.1"):
@@ -249,8 +224,8 @@ def _load(job: Job, compiles: bool) -> str:
         return str(os.path.relpath(Operator(name="lab").jit_load(verbose=False), job.tmp))
 
 
-@scenario("weights are moved to the CPU before accelerate's function copies them, and training goes on",
-    works_around=("saving_copies_on_gpu",), release="0.15.4", **one(ranks="1", stage="2"))  # fmt: skip
+@scenario("weights are moved to the CPU before accelerate's function copies them, and training goes on")
+@settings(works_around=("saving_copies_on_gpu",), release="0.15.4", **one(ranks="1", stage="2"))
 def moved_before_saving(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -263,9 +238,8 @@ def moved_before_saving(job: Job) -> None:
             job.note(f"step {step}: {name}", weight)
 
 
-@scenario("the optimizer's state is in the checkpoint's client state, and the script puts it back",
-    works_around=("stage0_checkpoint_loses_optimizer",), release="0.18.3",
-    **one(ranks="1", precision="bf16"))  # fmt: skip
+@scenario("the optimizer's state is in the checkpoint's client state, and the script puts it back")
+@settings(works_around=("stage0_checkpoint_loses_optimizer",), release="0.18.3", **one(ranks="1", precision="bf16"))
 def state_in_client_state(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(5):
@@ -284,8 +258,8 @@ def state_in_client_state(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("the fp32 copies are renewed after a checkpoint is loaded without the optimizer's states",
-    works_around=("stage0_load_without_optimizer",), release="0.18.9", **one(ranks="1", precision="bf16"))  # fmt: skip
+@scenario("the fp32 copies are renewed after a checkpoint is loaded without the optimizer's states")
+@settings(works_around=("stage0_load_without_optimizer",), release="0.18.9", **one(ranks="1", precision="bf16"))
 def copies_renewed(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(5):
@@ -299,8 +273,8 @@ def copies_renewed(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("a group without parameters is left out of the optimizer, which has a schedule of PyTorch's",
-    works_around=("empty_group_scheduler",), **one(ranks="1", stage="2"))  # fmt: skip
+@scenario("a group without parameters is left out of the optimizer, which has a schedule of PyTorch's")
+@settings(works_around=("empty_group_scheduler",), **one(ranks="1", stage="2"))
 def empty_group_left_out(job: Job) -> None:
     model = job.MLP()
     groups = [{"params": []}, {"params": list(model.parameters()), "lr": 0.05}]
@@ -318,14 +292,13 @@ def empty_group_left_out(job: Job) -> None:
         job.note(f"step {step}: next rates", repr(made[1].get_last_lr()))
 
 
-@scenario("names are cleared when an engine is destroyed, and another one is made for the model",
-    works_around=("engine_names_keep_model",), **one(ranks="1", stage="1"))  # fmt: skip
+@scenario("names are cleared when an engine is destroyed, and another one is made for the model")
+@settings(works_around=("engine_names_keep_model",), **one(ranks="1", stage="1"))
 def names_cleared(job: Job) -> None:
     model = job.MLP()
     for first in (0, 3):
         engine = job.engine(model)
-        for step in range(first, first + 3):
-            job.train(engine, step)
+        job.steps(engine, range(first, first + 3))
         engine.destroy()
         if not job.plain:
             debug = importlib.import_module("deepspeed.utils.debug")
@@ -333,8 +306,8 @@ def names_cleared(job: Job) -> None:
             debug.param_names.clear()
 
 
-@scenario("the script sets the rate of the first step under a warm-up",
-    works_around=("warmup_first_step",), release="0.14.2", **one(ranks="1", stage="1"))  # fmt: skip
+@scenario("the script sets the rate of the first step under a warm-up")
+@settings(works_around=("warmup_first_step",), release="0.14.2", **one(ranks="1", stage="1"))
 def first_rate_by_hand(job: Job) -> None:
     params = {"warmup_max_lr": space.SGD["lr"], "warmup_num_steps": 4, "warmup_type": "linear"}
     engine = job.engine(job.MLP(), scheduler={"type": "WarmupLR", "params": params})
@@ -345,8 +318,8 @@ def first_rate_by_hand(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("the script sets the rates of a cosine and behind its end itself", works_around=("warmup_cosine_past_end",),
-    **one(ranks="1", stage="1"))  # fmt: skip
+@scenario("the script sets the rates of a cosine and behind its end itself")
+@settings(works_around=("warmup_cosine_past_end",), **one(ranks="1", stage="1"))
 def rates_behind_the_end_by_hand(job: Job) -> None:
     params = {"total_num_steps": 4, "warmup_num_steps": 2, "cos_min_ratio": 0.1}
     engine = job.engine(job.MLP(), scheduler={"type": "WarmupCosineLR", "params": params})
@@ -356,8 +329,8 @@ def rates_behind_the_end_by_hand(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("rates of Muon and of its Adam are set after the engine is made",
-    works_around=("muon_param_groups",), release="0.19.6", reference=False, **one(ranks="1", stage="1"))  # fmt: skip
+@scenario("rates of Muon and of its Adam are set after the engine is made")
+@settings(works_around=("muon_param_groups",), release="0.19.6", reference=False, **one(ranks="1", stage="1"))
 def muon_rates_by_hand(job: Job) -> None:
     torch = job.torch
     torch.compiler.set_stance("force_eager")  # the update is compiled on first use
@@ -381,8 +354,8 @@ def muon_rates_by_hand(job: Job) -> None:
             job.bits(f"step {step}: {name}", parameter)
 
 
-@scenario("1-bit LAMB is given those parameters alone that have elements",
-    works_around=("onebit_lamb_empty_parameter",), release="0.18.3", reference=False, **one(ranks="1"))  # fmt: skip
+@scenario("1-bit LAMB is given those parameters alone that have elements")
+@settings(works_around=("onebit_lamb_empty_parameter",), release="0.18.3", reference=False, **one(ranks="1"))
 def onebit_lamb_without_nothing(job: Job) -> None:
     sys.modules.setdefault("cupy", ModuleType("cupy"))  # nothing of it is used but its name
     model = job.model(lambda self, x: self.body(x) + self.nothing.sum(), body=job.MLP())
@@ -394,14 +367,12 @@ def onebit_lamb_without_nothing(job: Job) -> None:
     initial = job._whole(model)
     engine = job._lab.initialize(model, whole, model_parameters=[each for each in model.parameters() if each.numel()])
     job._initial[id(engine)] = initial
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 def _train(job: Job, model: Any = None, parameters: Any = None, optimizer: Any = None, **config: Any) -> None:
     engine = job.engine(model or job.MLP(), parameters, optimizer, **config)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 def _left_out(job: Job) -> None:
@@ -423,21 +394,24 @@ def _left_out(job: Job) -> None:
 _SUMS = "bf16, fp32 accumulation"
 
 
-@scenario("BF16_Optimizer: a batch whose loss is nan on one rank is left out on all",
-    works_around=("bf16_nonfinite_step_ends_job",), **one(stage="1", precision=_SUMS))  # fmt: skip
+@scenario("BF16_Optimizer: a batch whose loss is nan on one rank is left out on all")
+@settings(works_around=("bf16_nonfinite_step_ends_job",), **one(stage="1", precision=_SUMS))
 def nan_left_out_of_sums(job: Job) -> None:
     _left_out(job)
 
 
-@scenario("ZeRO-Offload: a batch whose loss is nan on one rank is left out on all", release="0.16.0",
-    works_around=("zero12_offload_nonfinite_norm_long",), **one(stage="2", offload="optimizer"))  # fmt: skip
+@scenario("ZeRO-Offload: a batch whose loss is nan on one rank is left out on all")
+@settings(release="0.16.0", works_around=("zero12_offload_nonfinite_norm_long",), **one(stage="2", offload="optimizer"))
 def nan_left_out_of_offload(job: Job) -> None:
     _left_out(job)
 
 
-@scenario("ZeRO-Offload with sums in fp32: a batch whose loss is nan on one rank is left out on all",
-    works_around=("zero12_offload_overflow_repeats",), release="0.19.8",
-    **one(stage="1", offload="optimizer", precision="bf16"))  # fmt: skip
+@scenario("ZeRO-Offload with sums in fp32: a batch whose loss is nan on one rank is left out on all")
+@settings(
+    works_around=("zero12_offload_overflow_repeats",),
+    release="0.19.8",
+    **one(stage="1", offload="optimizer", precision="bf16"),
+)
 def nan_left_out_of_offloaded_sums(job: Job) -> None:
     _left_out(job)
 
@@ -451,23 +425,33 @@ def _added_up(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("losses of several forward passes are added up, for one backward pass", stage="12", accumulation=("1",),
-    works_around=("zero12_several_backwards_drop", "zero12_offload_several_backwards_drop",
-    "zero2_offload_several_backwards", "zero2_offload_accumulation_drops", "zero2_accumulation_drops_microbatches"),
-    ranks=("2",), precision=("fp32",), pinned=[{"stage": "2"}])  # fmt: skip
+@scenario("losses of several forward passes are added up, for one backward pass")
+@settings(
+    stage="12",
+    accumulation=("1",),
+    works_around=(
+        "zero12_several_backwards_drop",
+        "zero12_offload_several_backwards_drop",
+        "zero2_offload_several_backwards",
+        "zero2_offload_accumulation_drops",
+        "zero2_accumulation_drops_microbatches",
+    ),
+    ranks=("2",),
+    precision=("fp32",),
+    pinned=[{"stage": "2"}],
+)
 def several_losses_added_up(job: Job) -> None:
     _added_up(job)
 
 
-@scenario("without ZeRO losses are added up, for one backward pass", works_around=("bf16_retain_graph_dropped",),
-    release="0.16.0", **one(precision="bf16"))  # fmt: skip
+@scenario("without ZeRO losses are added up, for one backward pass")
+@settings(works_around=("bf16_retain_graph_dropped",), release="0.16.0", **one(precision="bf16"))
 def several_losses_added_up_without_zero(job: Job) -> None:
     _added_up(job)
 
 
-@scenario("gradients are zeroed after each step, and the loss is multiplied by the optimizer's scale",
-    works_around=("bf16_stage0_no_update",), release="0.18.3",
-    **one(precision="bf16", ranks="1"))  # fmt: skip
+@scenario("gradients are zeroed after each step, and the loss is multiplied by the optimizer's scale")
+@settings(works_around=("bf16_stage0_no_update",), release="0.18.3", **one(precision="bf16", ranks="1"))
 def zeroed_and_scaled_by_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -478,8 +462,8 @@ def zeroed_and_scaled_by_script(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("gradients are added to the sums at once", works_around=("bf16_zero1_last_microbatch_local",),
-    **one(stage="1", precision=_SUMS, accumulation="2"))  # fmt: skip
+@scenario("gradients are added to the sums at once")
+@settings(works_around=("bf16_zero1_last_microbatch_local",), **one(stage="1", precision=_SUMS, accumulation="2"))
 def sums_at_once(job: Job) -> None:
     _train(job, bf16={"immediate_grad_update": True})
 
@@ -494,20 +478,20 @@ def step_without_gradients(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("fp16 with torch's AdamW instead of DeepSpeed's", works_around=("fp16_optimizer_never_steps",),
-    release="0.17.6", **one(precision="fp16", optimizer="AdamW"))  # fmt: skip
+@scenario("fp16 with torch's AdamW instead of DeepSpeed's")
+@settings(works_around=("fp16_optimizer_never_steps",), release="0.17.6", **one(precision="fp16", optimizer="AdamW"))
 def adam_of_torch(job: Job) -> None:
     _train(job)
 
 
-@scenario("fp16 with a scale that never changes", works_around=("fp16_scale_growth_step",
-    "fp16_zero1_overflow_deadlock"), **one(stage="1", precision="fp16"))  # fmt: skip
+@scenario("fp16 with a scale that never changes")
+@settings(works_around=("fp16_scale_growth_step", "fp16_zero1_overflow_deadlock"), **one(stage="1", precision="fp16"))
 def scale_that_stays(job: Job) -> None:
     _train(job, fp16={"loss_scale": 64.0, "loss_scale_window": 1})
 
 
-@scenario("fp16 without ZeRO: the script computes the gradient norm itself", works_around=("fp16_unfused_norm_scaled",),
-    **one(precision="fp16", ranks="1"))  # fmt: skip
+@scenario("fp16 without ZeRO: the script computes the gradient norm itself")
+@settings(works_around=("fp16_unfused_norm_scaled",), **one(precision="fp16", ranks="1"))
 def norm_by_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -520,8 +504,8 @@ def norm_by_script(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("Adagrad of torch, whose state the script clears, is saved", works_around=("half_adagrad_checkpoint",),
-    **one(precision="bf16", ranks="1"))  # fmt: skip
+@scenario("Adagrad of torch, whose state the script clears, is saved")
+@settings(works_around=("half_adagrad_checkpoint",), **one(precision="bf16", ranks="1"))
 def adagrad_cleared(job: Job) -> None:
     def made(given: Any) -> Any:
         optimizer = job.torch.optim.Adagrad(given, lr=0.05, eps=1.0)
@@ -530,8 +514,7 @@ def adagrad_cleared(job: Job) -> None:
         return optimizer
 
     engine = job.engine(job.MLP(), optimizer=made)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
 
 
@@ -540,8 +523,8 @@ def adagrad_of_one_group(job: Job) -> None:
     _train(job, optimizer=lambda given: job.torch.optim.Adagrad(given, lr=0.05))
 
 
-@scenario("the model returns clones of the parts of a tensor, of which one is used",
-    works_around=("several_outputs_of_one_node",), release="0.18.3", **one(stage="2", accumulation="2"))  # fmt: skip
+@scenario("the model returns clones of the parts of a tensor, of which one is used")
+@settings(works_around=("several_outputs_of_one_node",), release="0.18.3", **one(stage="2", accumulation="2"))
 def parts_cloned(job: Job) -> None:
     linear = job.torch.nn.Linear(16, 2)
     model = job.model(
@@ -549,13 +532,18 @@ def parts_cloned(job: Job) -> None:
         body=job.torch.nn.Linear(16, 16), head=linear,
     )  # fmt: skip
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step, lambda batch: job.loss(lambda inputs: engine(inputs)[0], batch))
+    job.steps(engine, range(3), lambda batch: job.loss(lambda inputs: engine(inputs)[0], batch))
 
 
-@scenario("rates that are tensors are put back by the script", works_around=("tensor_learning_rate_made_number",
-    "tensor_learning_rate_made_number_cosine", "tensor_learning_rate_replaced"),
-    **one(ranks="1", optimizer="client's SGD"))  # fmt: skip
+@scenario("rates that are tensors are put back by the script")
+@settings(
+    works_around=(
+        "tensor_learning_rate_made_number",
+        "tensor_learning_rate_made_number_cosine",
+        "tensor_learning_rate_replaced",
+    ),
+    **one(ranks="1", optimizer="client's SGD"),
+)
 def tensor_rates_put_back(job: Job) -> None:
     for kind, params in (
         ("WarmupLR", {"warmup_max_lr": 0.05, "warmup_num_steps": 4, "warmup_type": "linear"}),
@@ -574,30 +562,38 @@ def tensor_rates_put_back(job: Job) -> None:
             engine.step()
 
 
-@scenario("parameters without elements are frozen", works_around=("zero12_empty_parameter",),
-    **one(stage="2", precision="bf16"))  # fmt: skip
+@scenario("parameters without elements are frozen")
+@settings(works_around=("zero12_empty_parameter",), **one(stage="2", precision="bf16"))
 def nothing_frozen(job: Job) -> None:
     model = job.model(lambda self, x: self.body(x) + self.nothing.sum(), body=job.MLP())
     model.register_parameter("nothing", job.torch.nn.Parameter(job.torch.ones(0, 8), requires_grad=False))
     _train(job, model)
 
 
-@scenario("gradients are sent in the dtype of the parameters, in full buckets",
+@scenario("gradients are sent in the dtype of the parameters, in full buckets")
+@settings(
     works_around=("zero12_full_bucket_dtype", "zero12_parameter_larger_than_bucket"),
-    **one(stage="2", precision="bf16", buckets="small"))  # fmt: skip
+    **one(stage="2", precision="bf16", buckets="small"),
+)
 def sent_as_they_are(job: Job) -> None:
     _train(job, communication_data_type="bf16")
 
 
-@scenario("buckets are reduced without overlap", works_around=("zero12_overlap_bucket_refilled",
-    "zero12_overlap_large_gradient_freed", "zero12_overlap_same_bucket"),
-    **one(stage="2", overlap_comm="false", buckets="small"))  # fmt: skip
+@scenario("buckets are reduced without overlap")
+@settings(
+    works_around=(
+        "zero12_overlap_bucket_refilled",
+        "zero12_overlap_large_gradient_freed",
+        "zero12_overlap_same_bucket",
+    ),
+    **one(stage="2", overlap_comm="false", buckets="small"),
+)
 def without_overlap(job: Job) -> None:
     _train(job)
 
 
-@scenario("gradients of inputs are taken with the module, not with the engine",
-    works_around=("zero_gradients_of_inputs",), **one(stage="2"))  # fmt: skip
+@scenario("gradients of inputs are taken with the module, not with the engine")
+@settings(works_around=("zero_gradients_of_inputs",), **one(stage="2"))
 def inputs_through_the_module(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -607,16 +603,14 @@ def inputs_through_the_module(job: Job) -> None:
         (gradient,) = job.torch.autograd.grad(output, inputs)
         return job.loss(engine, ((inputs + 0.1 * gradient).detach(), targets))
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
-@scenario("the script renews the fp32 weights after loading others", works_around=("zero_load_without_optimizer",),
-    release="0.12.2", **one(stage="2", precision="bf16"))  # fmt: skip
+@scenario("the script renews the fp32 weights after loading others")
+@settings(works_around=("zero_load_without_optimizer",), release="0.12.2", **one(stage="2", precision="bf16"))
 def weights_renewed(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine = job.engine(job.MLP(seed=1))
     job.load(engine, "two", optimizer=False)

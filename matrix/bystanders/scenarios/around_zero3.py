@@ -6,21 +6,15 @@ import contextlib
 import importlib
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import engines, optimizers, zero3
 from matrix.bystanders.space import one
 
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
-
 _STAGE3 = "deepspeed.runtime.zero.stage3"
-
-
 _OFFLOAD = "deepspeed.runtime.zero.parameter_offload"
 
 
@@ -30,16 +24,15 @@ def _one(**levels: str) -> dict[str, Any]:
 
 
 def _train(job: Job, engine: Any, loss: Callable[..., Any] | None = None, **options: Any) -> None:
-    for step in range(4):
-        job.train(engine, step, loss, **options)
+    job.steps(engine, range(4), loss, **options)
 
 
 def _frozen(module: Any) -> Any:
     return module.requires_grad_(False)
 
 
-@scenario("the losses of two heads are added up, for one backward pass",
-    works_around=("zero3_two_losses_one_forward", "zero3_second_backward_fetch"), **_one())  # fmt: skip
+@scenario("the losses of two heads are added up, for one backward pass")
+@settings(works_around=("zero3_two_losses_one_forward", "zero3_second_backward_fetch"), **_one())
 def losses_added_up(job: Job) -> None:
     nn, mse = job.torch.nn, job.torch.nn.functional.mse_loss
     forward = lambda self, x: (self.left(self.body(x).tanh()), self.right(self.body(x).tanh()))  # noqa: E731
@@ -53,9 +46,8 @@ def losses_added_up(job: Job) -> None:
     _train(job, engine, loss)
 
 
-@scenario("a branch that a step does not need is computed as well, and multiplied by 0",
-    works_around=("zero3_left_out_gradients", "zero3_inflight_params"),
-    **_one(partitioning="parameters persist"))  # fmt: skip
+@scenario("a branch that a step does not need is computed as well, and multiplied by 0")
+@settings(works_around=("zero3_left_out_gradients", "zero3_inflight_params"), **_one(partitioning="parameters persist"))
 def branch_multiplied_by_zero(job: Job) -> None:
     forward = lambda self, x, share: self.first(x) + share * self.second(x)  # noqa: E731
     model = job.model(forward, first=job.MLP(), second=job.MLP(seed=1))
@@ -64,9 +56,15 @@ def branch_multiplied_by_zero(job: Job) -> None:
         job.train(engine, step, lambda batch, step=step: job.loss(engine, batch, float(step % 2 == 0)))
 
 
-@scenario("the reference runs before the policy, and what stays gathered is released after the backward pass",
-    works_around=("zero3_checkpoint_params_stay_gathered", "zero3_no_grad_call_keeps_gathered",
-        "zero3_no_grad_call_keeps_gathered_from_0_16_8"), **_one())  # fmt: skip
+@scenario("the reference runs before the policy, and what stays gathered is released after the backward pass")
+@settings(
+    works_around=(
+        "zero3_checkpoint_params_stay_gathered",
+        "zero3_no_grad_call_keeps_gathered",
+        "zero3_no_grad_call_keeps_gathered_from_0_16_8",
+    ),
+    **_one(),
+)
 def partition_cache_emptied(job: Job) -> None:
     nn, mse = job.torch.nn, job.torch.nn.functional.mse_loss
     checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
@@ -90,8 +88,8 @@ def partition_cache_emptied(job: Job) -> None:
     _train(job, engine, loss, backward=backward)
 
 
-@scenario("frozen blocks are checkpointed without torch's check, and reentrantly",
-    works_around=("zero3_checkpoint_recompute",), **_one())  # fmt: skip
+@scenario("frozen blocks are checkpointed without torch's check, and reentrantly")
+@settings(works_around=("zero3_checkpoint_recompute",), **_one())
 def frozen_blocks_unchecked(job: Job) -> None:
     nn = job.torch.nn
     checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
@@ -105,8 +103,8 @@ def frozen_blocks_unchecked(job: Job) -> None:
     _train(job, job.engine(model, [each for each in model.parameters() if each.requires_grad]))
 
 
-@scenario("the script clears DeepSpeed's list of running modules after each step, and then drops the engine",
-    works_around=("zero3_forward_module_stack",), **_one())  # fmt: skip
+@scenario("the script clears DeepSpeed's list of running modules after each step, and then drops the engine")
+@settings(works_around=("zero3_forward_module_stack",), **_one())
 def running_modules_cleared(job: Job) -> None:
     engine = job.engine(job.Transformer(checkpointing="non-reentrant"))
     for step in range(3):
@@ -116,8 +114,8 @@ def running_modules_cleared(job: Job) -> None:
     engine.destroy()
 
 
-@scenario("the device is waited for after each step, and nowhere else",
-    works_around=("zero3_weights_gathered_before_step",), **_one())  # fmt: skip
+@scenario("the device is waited for after each step, and nowhere else")
+@settings(works_around=("zero3_weights_gathered_before_step",), **_one())
 def synchronized_after_each_step(job: Job) -> None:
     engine = job.engine(job.MLP(), timers={"throughput": {"enabled": False}})
     losses = []
@@ -132,8 +130,8 @@ def synchronized_after_each_step(job: Job) -> None:
     job.look(engine, "at the end")
 
 
-@scenario("a layer runs on another stream, and the device is waited for in a hook of each parameter",
-    works_around=("zero3_gradient_copied_early",), release="0.18.3", **_one(overlap_comm="true"))  # fmt: skip
+@scenario("a layer runs on another stream, and the device is waited for in a hook of each parameter")
+@settings(works_around=("zero3_gradient_copied_early",), release="0.18.3", **_one(overlap_comm="true"))
 def synchronized_in_hooks(job: Job) -> None:
     torch = job.torch
     side = torch.cuda.Stream()
@@ -152,8 +150,8 @@ def synchronized_in_hooks(job: Job) -> None:
     _train(job, engine)
 
 
-@scenario("parameters are gathered one at a time, and none stays gathered",
-    works_around=("zero3_gather_waits_for_last",), **_one(ranks="2"))  # fmt: skip
+@scenario("parameters are gathered one at a time, and none stays gathered")
+@settings(works_around=("zero3_gather_waits_for_last",), **_one(ranks="2"))
 def gathered_one_at_a_time(job: Job) -> None:
     engine = job.engine(engines._model(job))
     for step in range(3):
@@ -167,8 +165,8 @@ def _gathered(job: Job, parameters: list[Any]) -> Any:
     return contextlib.nullcontext() if job.plain else job._lab.deepspeed.zero.GatheredParameters(parameters)
 
 
-@scenario("an average of the weights is kept in a second model, from gathered parameters",
-    works_around=("zero3_copy_of_module",), release="0.16.0", **_one())  # fmt: skip
+@scenario("an average of the weights is kept in a second model, from gathered parameters")
+@settings(works_around=("zero3_copy_of_module",), release="0.16.0", **_one())
 def averaged_in_a_second_model(job: Job) -> None:
     engine = job.engine(job.MLP())
     average = job.MLP().to(job.device)
@@ -181,8 +179,8 @@ def averaged_in_a_second_model(job: Job) -> None:
         job.note(f"step {step}: of the average", job.loss(average, job.batch(100)))
 
 
-@scenario("wrappers that delegate attributes refuse the names of DeepSpeed's functions, or set its counter",
-    works_around=("zero3_delegating_wrapper",), **_one())  # fmt: skip
+@scenario("wrappers that delegate attributes refuse the names of DeepSpeed's functions, or set its counter")
+@settings(works_around=("zero3_delegating_wrapper",), **_one())
 def delegating_by_hand(job: Job) -> None:
     nn = job.torch.nn
 
@@ -235,8 +233,8 @@ def _counters(job: Job) -> Any:
     return mock.patch.object(offload, "_register_deepspeed_module", counted)
 
 
-@scenario("placeholders are a buffer without elements, and a parameter with one",
-    works_around=("zero3_empty_parameter", "zero3_empty_parameter_before_0_18_6"), **_one())  # fmt: skip
+@scenario("placeholders are a buffer without elements, and a parameter with one")
+@settings(works_around=("zero3_empty_parameter", "zero3_empty_parameter_before_0_18_6"), **_one())
 def placeholders(job: Job) -> None:
     nn = job.torch.nn
     forward = lambda self, x: self.layer(x) + self.none.sum() + 0.0 * self.unused.sum()  # noqa: E731
@@ -245,8 +243,8 @@ def placeholders(job: Job) -> None:
     _train(job, job.engine(model))
 
 
-@scenario("a frozen part without dropout stays in training mode",
-    works_around=("zero3_eval_mode_backward",), release="0.14.2", **_one())  # fmt: skip
+@scenario("a frozen part without dropout stays in training mode")
+@settings(works_around=("zero3_eval_mode_backward",), release="0.14.2", **_one())
 def frozen_without_dropout(job: Job) -> None:
     nn = job.torch.nn
     part = _frozen(nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5), nn.Tanh()))
@@ -256,8 +254,8 @@ def frozen_without_dropout(job: Job) -> None:
     _train(job, job.engine(model, [each for each in model.parameters() if each.requires_grad]))
 
 
-@scenario("a frozen group is the optimizer's last, behind two with rates of their own",
-    works_around=("zero3_frozen_group_shifts_rates",), **_one())  # fmt: skip
+@scenario("a frozen group is the optimizer's last, behind two with rates of their own")
+@settings(works_around=("zero3_frozen_group_shifts_rates",), **_one())
 def frozen_group_last(job: Job) -> None:
     model = job.MLP()
     groups = [
@@ -268,8 +266,8 @@ def frozen_group_last(job: Job) -> None:
     _train(job, job.engine(model, groups))
 
 
-@scenario("a module attached after training is given ZeRO-3's container by the script, and evaluated",
-    works_around=("zero3_late_attached_module", "zero3_late_attached_module_before_0_16_5"), **_one())  # fmt: skip
+@scenario("a module attached after training is given ZeRO-3's container by the script, and evaluated")
+@settings(works_around=("zero3_late_attached_module", "zero3_late_attached_module_before_0_16_5"), **_one())
 def late_module_by_hand(job: Job) -> None:
     engine = job.engine(job.MLP())
     job.train(engine, 0)
@@ -284,8 +282,8 @@ def late_module_by_hand(job: Job) -> None:
             job.note(f"evaluation {number}", job.loss(engine, job.batch(number)))
 
 
-@scenario("a module's number has another name than id",
-    works_around=("zero3_module_id_overwritten",), release="0.16.0", **_one())  # fmt: skip
+@scenario("a module's number has another name than id")
+@settings(works_around=("zero3_module_id_overwritten",), release="0.16.0", **_one())
 def numbers_of_modules(job: Job) -> None:
     nn = job.torch.nn
     scaled = [job.model(lambda self, x: self.layer(x) / self.number, layer=nn.Linear(16, 16)) for _ in range(2)]
@@ -293,9 +291,8 @@ def numbers_of_modules(job: Job) -> None:
     _train(job, job.engine(nn.Sequential(*scaled, nn.Linear(16, 1))))
 
 
-@scenario("a layer returns an object, and the script provides the name that DeepSpeed lacks",
-    works_around=("zero3_output_object_warning",), release="0.14.2",
-    **_one(partitioning="parameters persist"))  # fmt: skip
+@scenario("a layer returns an object, and the script provides the name that DeepSpeed lacks")
+@settings(works_around=("zero3_output_object_warning",), release="0.14.2", **_one(partitioning="parameters persist"))
 def name_provided(job: Job) -> None:
     if not job.plain:
         importlib.import_module("deepspeed.runtime.zero.utils").warned = False  # type: ignore[attr-defined]
@@ -303,8 +300,8 @@ def name_provided(job: Job) -> None:
     _train(job, job.engine(job.model(lambda self, x: self.inner(x).value, inner=inner)))
 
 
-@scenario("layers return a number in a tuple, and as a tensor",
-    works_around=("zero3_scalar_output_hook",), **_one())  # fmt: skip
+@scenario("layers return a number in a tuple, and as a tensor")
+@settings(works_around=("zero3_scalar_output_hook",), **_one())
 def numbers_wrapped(job: Job) -> None:
     first = job.model(lambda self, x: (0.5,))
     second = job.model(lambda self, x: job.torch.tensor(2.0, device=x.device))
@@ -312,8 +309,8 @@ def numbers_wrapped(job: Job) -> None:
     _train(job, job.engine(job.model(forward, layer=job.MLP(), first=first, second=second)))
 
 
-@scenario("a batch whose loss is not finite on one of the ranks is left out by all",
-    works_around=("zero3_bf16_nonfinite_step",), **_one(precision="bf16", ranks="2"))  # fmt: skip
+@scenario("a batch whose loss is not finite on one of the ranks is left out by all")
+@settings(works_around=("zero3_bf16_nonfinite_step",), **_one(precision="bf16", ranks="2"))
 def nonfinite_batch_left_out(job: Job) -> None:
     engine = job.engine(engines._model(job), bf16={"check_grad_overflow": True})
     for step in range(4):
@@ -328,10 +325,14 @@ def nonfinite_batch_left_out(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario("optimizer states are moved to the host and back, while the weights stay",
+@scenario("optimizer states are moved to the host and back, while the weights stay")
+@settings(
     works_around=("zero3_offload_states_frozen", "zero3_reload_states_groups"),
-    **_one(optimizer="client's AdamW", partitioning="parameters persist"))  # fmt: skip
+    **_one(optimizer="client's AdamW", partitioning="parameters persist"),
+)
 def moved_without_weights(job: Job) -> None:
+    from dsfix.patches import _half as half
+
     def fused(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
@@ -355,9 +356,11 @@ def moved_without_weights(job: Job) -> None:
         job.look(engine, f"after step {step}")
 
 
-@scenario("gradients are doubled, and the script renews the norms that DeepSpeed keeps",
+@scenario("gradients are doubled, and the script renews the norms that DeepSpeed keeps")
+@settings(
     works_around=("zero3_offload_set_full_gradient", "zero3_offload_set_local_gradient"),
-    **_one(offload="optimizer", clipping="on"))  # fmt: skip
+    **_one(offload="optimizer", clipping="on"),
+)
 def norms_renewed(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -377,9 +380,8 @@ def norms_renewed(job: Job) -> None:
     _train(job, engine, backward=backward)
 
 
-@scenario("the norm is turned into a Python number on its way to clipping",
-    works_around=("zero3_offload_clip_device",), release="0.14.2",
-    **_one(offload="optimizer", clipping="on"))  # fmt: skip
+@scenario("the norm is turned into a Python number on its way to clipping")
+@settings(works_around=("zero3_offload_clip_device",), release="0.14.2", **_one(offload="optimizer", clipping="on"))
 def norm_as_a_number(job: Job) -> None:
     with _replaced(job, _STAGE3, "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads", _with_number):
         _train(job, job.engine(job.MLP()))
@@ -401,8 +403,8 @@ def _replaced(job: Job, module: str, name: str, make: Callable[[Any], Any]) -> A
         yield
 
 
-@scenario("the bucket's count is reset after each reduction",
-    works_around=("zero3_bucket_never_resets",), release="0.17.2", **_one(buckets="small"))  # fmt: skip
+@scenario("the bucket's count is reset after each reduction")
+@settings(works_around=("zero3_bucket_never_resets",), release="0.17.2", **_one(buckets="small"))
 def count_reset(job: Job) -> None:
     def resetting(reduce: Any) -> Any:
         def reduce_and_reset(self: Any, dtype: Any) -> None:
@@ -416,8 +418,8 @@ def count_reset(job: Job) -> None:
         _train(job, job.engine(job.MLP()))
 
 
-@scenario("parameters are fetched by all_reduce without padding, and a wait that drops keyword arguments",
-    works_around=("zero3_allreduce_fetch_wait", "zero3_allreduce_fetch_padding"), **_one(ranks="2"))  # fmt: skip
+@scenario("parameters are fetched by all_reduce without padding, and a wait that drops keyword arguments")
+@settings(works_around=("zero3_allreduce_fetch_wait", "zero3_allreduce_fetch_padding"), **_one(ranks="2"))
 def fetched_by_all_reduce_and_waited_for(job: Job) -> None:
     dropping = lambda wait: lambda self, **_: wait(self)  # noqa: E731
     with _replaced(job, "deepspeed.runtime.zero.partition_parameters", "AllReduceCoalescedHandle.wait", dropping):
@@ -427,8 +429,8 @@ def fetched_by_all_reduce_and_waited_for(job: Job) -> None:
 _CAST: Any = {"release": "0.17.2", **_one(precision="bf16")}
 
 
-@scenario("the script runs in autocast, which it turns off around the engine",
-    works_around=("zero3_nested_autocast_assertion",), **_CAST)  # fmt: skip
+@scenario("the script runs in autocast, which it turns off around the engine")
+@settings(works_around=("zero3_nested_autocast_assertion",), **_CAST)
 def autocast_off_around_engine(job: Job) -> None:
     autocast = job.torch.autocast
     engine = job.engine(job.MLP())
@@ -442,8 +444,8 @@ def autocast_off_around_engine(job: Job) -> None:
     _train(job, engine, loss)
 
 
-@scenario("the script runs in autocast, which it makes the engine follow",
-    works_around=("zero3_nested_autocast_assertion",), reference=False, **_CAST)  # fmt: skip
+@scenario("the script runs in autocast, which it makes the engine follow")
+@settings(works_around=("zero3_nested_autocast_assertion",), reference=False, **_CAST)
 def autocast_followed_by_engine(job: Job) -> None:
     torch = job.torch
     engine = job.engine(job.MLP())
@@ -468,9 +470,13 @@ def autocast_followed_by_engine(job: Job) -> None:
         _train(job, engine, loss)
 
 
-@scenario("torch_autocast with a tied weight that stays gathered",
-    works_around=("zero3_autocast_tied_gradients",), reference=False, release="0.17.2",
-    **_one(partitioning="parameters persist"))  # fmt: skip
+@scenario("torch_autocast with a tied weight that stays gathered")
+@settings(
+    works_around=("zero3_autocast_tied_gradients",),
+    reference=False,
+    release="0.17.2",
+    **_one(partitioning="parameters persist"),
+)
 def autocast_tied_and_kept(job: Job) -> None:
     nn = job.torch.nn
     job.torch.manual_seed(0)
@@ -484,8 +490,8 @@ def autocast_tied_and_kept(job: Job) -> None:
 _HPZ: Any = {"zero_optimization": engines._hpz(2)}
 
 
-@scenario("ZeRO++ hpZ, and the device is waited for before the backward pass",
-    works_around=("hpz_second_copy_read_early",), release="0.13.4", **_one(ranks="2"))  # fmt: skip
+@scenario("ZeRO++ hpZ, and the device is waited for before the backward pass")
+@settings(works_around=("hpz_second_copy_read_early",), release="0.13.4", **_one(ranks="2"))
 def hpz_synchronized(job: Job) -> None:
     engine = job.engine(engines._model(job), **_HPZ)
 
@@ -496,8 +502,8 @@ def hpz_synchronized(job: Job) -> None:
     _train(job, engine, backward=backward)
 
 
-@scenario("ZeRO++ hpZ, half frozen: a checkpoint is loaded after an evaluation, and the script drops the second copies",
-    works_around=("hpz_stale_frozen", "hpz_stale_secondary"), **_one(ranks="2"))  # fmt: skip
+@scenario("ZeRO++ hpZ, half frozen: a checkpoint is loaded after an evaluation, and the script drops the second copies")
+@settings(works_around=("hpz_stale_frozen", "hpz_stale_secondary"), **_one(ranks="2"))
 def hpz_copies_dropped(job: Job) -> None:
     def make(seed: int) -> Any:
         model = engines._model(job, seed)
@@ -505,8 +511,7 @@ def hpz_copies_dropped(job: Job) -> None:
         return job.engine(model, list(model.head.parameters()), **_HPZ)
 
     engine = make(0)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine = make(1)
     with job.torch.no_grad():
@@ -517,12 +522,11 @@ def hpz_copies_dropped(job: Job) -> None:
             parameter.ds_secondary_tensor = None
     with job.torch.no_grad():
         job.note("evaluation of what is loaded", job.loss(engine, job.batch(100)))
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
-@scenario("ZeRO++ hpZ, and the script forgets the first model's groups before the second zero.Init",
-    works_around=("hpz_second_init",), **_one(ranks="2"))  # fmt: skip
+@scenario("ZeRO++ hpZ, and the script forgets the first model's groups before the second zero.Init")
+@settings(works_around=("hpz_second_init",), **_one(ranks="2"))
 def hpz_groups_forgotten(job: Job) -> None:
     model, other = engines._model(job), engines._model(job, seed=1)
     engines._made(job, model, 2)
@@ -533,8 +537,8 @@ def hpz_groups_forgotten(job: Job) -> None:
     _train(job, job.engine(engines._model(job), **_HPZ))
 
 
-@scenario("MiCS resumes from a checkpoint, and the script drops the shapes that it does not take",
-    works_around=("mics_resume_param_shapes",), **_one(ranks="2"))  # fmt: skip
+@scenario("MiCS resumes from a checkpoint, and the script drops the shapes that it does not take")
+@settings(works_around=("mics_resume_param_shapes",), **_one(ranks="2"))
 def mics_without_shapes(job: Job) -> None:
     optimizer = None
     if not job.plain:
@@ -552,8 +556,8 @@ def mics_without_shapes(job: Job) -> None:
 _TWIN: Any = _one(offload="optimizer", optimizer="client's AdamW", partitioning="parameters persist")
 
 
-@scenario("Twin-Flow, and the script sets the rate of both optimizers",
-    works_around=("twin_flow_rate_never_changes",), **_TWIN)  # fmt: skip
+@scenario("Twin-Flow, and the script sets the rate of both optimizers")
+@settings(works_around=("twin_flow_rate_never_changes",), **_TWIN)
 def twin_flow_rates_by_hand(job: Job) -> None:
     engine = optimizers._engine(job, job.MLP())
     for step in range(4):
@@ -563,12 +567,11 @@ def twin_flow_rates_by_hand(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario("Twin-Flow resumes from a checkpoint, and the script keeps the second optimizer's state itself",
-    works_around=("twin_flow_moments_not_saved",), **_TWIN)  # fmt: skip
+@scenario("Twin-Flow resumes from a checkpoint, and the script keeps the second optimizer's state itself")
+@settings(works_around=("twin_flow_moments_not_saved",), **_TWIN)
 def twin_flow_moments_by_hand(job: Job) -> None:
     engine = optimizers._engine(job, job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     kept = {place: _copied(state) for place, _, state in _second_states(engine)}
     engine = optimizers._engine(job, job.MLP(seed=1))
@@ -577,8 +580,7 @@ def twin_flow_moments_by_hand(job: Job) -> None:
         for place, state in kept.items():
             flat = engine.optimizer.fp32_partitioned_groups_flat[place]
             engine.optimizer.backup_optimizer.state[flat] = _copied(state)
-    for step in range(2, 5):
-        job.train(engine, step)
+    job.steps(engine, range(2, 5))
 
 
 def _second_states(engine: Any) -> list[Any]:
@@ -591,8 +593,8 @@ def _copied(state: Any) -> dict[str, Any]:
     return {name: each.clone() if hasattr(each, "clone") else each for name, each in state.items()}
 
 
-@scenario("the script writes an earlier checkpoint's tag into the file latest, and loads its weights",
-    works_around=("zero3_load_of_another_tag",), **_one())  # fmt: skip
+@scenario("the script writes an earlier checkpoint's tag into the file latest, and loads its weights")
+@settings(works_around=("zero3_load_of_another_tag",), **_one())
 def latest_rewritten(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(2):
@@ -602,12 +604,11 @@ def latest_rewritten(job: Job) -> None:
     if not job.plain:
         (job.tmp / "checkpoint" / "latest").write_text("step0")
     job.load(engine, "step0", optimizer=False)
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
-@scenario("a frozen linear layer with a trained bias, made under zero.Init with torch's own linear function",
-    works_around=("zero3_bias_only_linear",), release="0.17.2", **_one())  # fmt: skip
+@scenario("a frozen linear layer with a trained bias, made under zero.Init with torch's own linear function")
+@settings(works_around=("zero3_bias_only_linear",), release="0.17.2", **_one())
 def biases_alone(job: Job) -> None:
     def make() -> Any:
         model = job.MLP()
@@ -626,8 +627,8 @@ def biases_alone(job: Job) -> None:
     _train(job, job.engine(model, trained, zero_optimization=ordinary))
 
 
-@scenario("a class with a mixin calls its __init__ in one of its own, under zero.Init and afterwards",
-    works_around=("zero_init_loses_init",), release="0.17.2", **_one())  # fmt: skip
+@scenario("a class with a mixin calls its __init__ in one of its own, under zero.Init and afterwards")
+@settings(works_around=("zero_init_loses_init",), release="0.17.2", **_one())
 def mixin_with_own_init(job: Job) -> None:
     class Scaled:
         def __init__(self) -> None:
@@ -647,8 +648,8 @@ def mixin_with_own_init(job: Job) -> None:
     _train(job, job.engine(Model()))
 
 
-@scenario("classes have an __init__ and an _apply of their own, for models made after zero.Init",
-    works_around=("zero_init_stays_on", "zero_init_skip_init_stays_on"), release="0.14.2", **_one())  # fmt: skip
+@scenario("classes have an __init__ and an _apply of their own, for models made after zero.Init")
+@settings(works_around=("zero_init_stays_on", "zero_init_skip_init_stays_on"), release="0.14.2", **_one())
 def own_init_and_apply(job: Job) -> None:
     nn = job.torch.nn
 

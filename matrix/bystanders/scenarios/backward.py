@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _ACCUMULATING = [{"stage": stage, "accumulation": "3", "ranks": "1"} for stage in "012"]
-
-
 _MANY = [{"stage": stage, "offload": "optimizer", "ranks": "2"} for stage in "12"]
-
-
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": "3", "ranks": ranks} for ranks in "12"
 ]
@@ -37,15 +30,13 @@ def engine_inside_checkpoint(job: Job) -> None:
         inputs, targets = batch
         return _mse(job, _checkpoint(engine, inputs.requires_grad_(), reentrant=True), targets)
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("the engine is called inside a non-reentrant checkpoint", pinned=_ACCUMULATING)
 def engine_inside_new_checkpoint(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(4):
-        job.train(engine, step, lambda batch: _mse(job, _checkpoint(engine, batch[0], reentrant=False), batch[1]))
+    job.steps(engine, range(4), lambda batch: _mse(job, _checkpoint(engine, batch[0], reentrant=False), batch[1]))
 
 
 def _transformer(job: Job, checkpointing: str) -> None:
@@ -86,8 +77,7 @@ def cached_loss(job: Job) -> None:
         result.register_hook(through_the_model)
         return result * 1.0  # engine.backward() does not accept a leaf
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("gradients by the outputs are cached, then each part is run through the model with engine.backward()")
@@ -114,8 +104,7 @@ def loss_twice(job: Job) -> None:
         engine.backward(loss, retain_graph=True)
         engine.backward(loss)
 
-    for step in range(4):
-        job.train(engine, step, backward=backward)
+    job.steps(engine, range(4), backward=backward)
 
 
 def _two_losses(job: Job, model: Any, losses: Any) -> None:
@@ -181,9 +170,8 @@ def forwards_first(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
-@scenario(
-    "before each step, inputs are moved along their gradient from torch.autograd.grad", precision=["fp32", "bf16"]
-)
+@scenario("before each step, inputs are moved along their gradient from torch.autograd.grad")
+@settings(precision=["fp32", "bf16"])
 def adversarial_inputs(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -193,8 +181,7 @@ def adversarial_inputs(job: Job) -> None:
         moved = inputs.detach() + 0.3 * gradient / gradient.norm()
         return job.loss(engine, (moved, targets))
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario(
@@ -212,13 +199,11 @@ def gradient_penalty(job: Job) -> None:
         (gradient,) = job.torch.autograd.grad(output.float().sum(), inputs, create_graph=True)
         return _mse(job, output, batch[1]) + 0.1 * (gradient.float().norm(dim=1) - 1).square().mean()
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
-@scenario(
-    "the gradient norm of a held-out batch is read with torch.autograd.grad", stage="012", precision=["fp32", "bf16"]
-)
+@scenario("the gradient norm of a held-out batch is read with torch.autograd.grad")
+@settings(stage="012", precision=["fp32", "bf16"])
 def norm_of_another_batch(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -237,13 +222,11 @@ def _by_hand(job: Job, engine: Any, loss: Any) -> None:
         engine.scale(loss).backward()
 
 
-@scenario(
-    "loss.backward() instead of engine.backward()", stage="123", works_around=("dict_output_double_scaling_direct",)
-)
+@scenario("loss.backward() instead of engine.backward()")
+@settings(stage="123", works_around=("dict_output_double_scaling_direct",))
 def by_hand(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(4):
-        job.train(engine, step, backward=lambda loss: _by_hand(job, engine, loss))
+    job.steps(engine, range(4), backward=lambda loss: _by_hand(job, engine, loss))
 
 
 @scenario("loss.backward() and engine.backward() alternate", stage="123")
@@ -265,22 +248,19 @@ def _with_loss(job: Job, kind: str) -> Any:
 @scenario("the model returns a dictionary with its loss and logits", pinned=_ACCUMULATING)
 def dictionary(job: Job) -> None:
     engine = job.engine(_with_loss(job, "dict"))
-    for step in range(4):
-        job.train(engine, step, lambda batch: engine(*batch)["loss"])
+    job.steps(engine, range(4), lambda batch: engine(*batch)["loss"])
 
 
 @scenario("the model returns a tuple of its loss and logits", pinned=_ACCUMULATING)
 def loss_and_logits(job: Job) -> None:
     engine = job.engine(_with_loss(job, "tuple"))
-    for step in range(4):
-        job.train(engine, step, lambda batch: engine(*batch)[0])
+    job.steps(engine, range(4), lambda batch: engine(*batch)[0])
 
 
 @scenario("the model returns its loss", pinned=_ACCUMULATING)
 def loss_alone(job: Job) -> None:
     engine = job.engine(_with_loss(job, "loss"))
-    for step in range(4):
-        job.train(engine, step, lambda batch: engine(*batch))
+    job.steps(engine, range(4), lambda batch: engine(*batch))
 
 
 @scenario("the script adds a term computed from the logits to the loss in the model's dictionary", pinned=_ACCUMULATING)
@@ -291,24 +271,21 @@ def loss_with_a_term(job: Job) -> None:
         result = engine(*batch)
         return result["loss"] + 0.1 * result["logits"].float().square().mean()
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("loss.backward() on the loss in the model's dictionary", stage="123")
 def dictionary_by_hand(job: Job) -> None:
     engine = job.engine(_with_loss(job, "dict"))
-    for step in range(4):
-        job.train(engine, step, lambda batch: engine(*batch)["loss"], backward=lambda loss: _by_hand(job, engine, loss))
+    job.steps(engine, range(4), lambda batch: engine(*batch)["loss"], backward=lambda loss: _by_hand(job, engine, loss))
 
 
 @scenario("the loss in the model's dictionary, from inside a reentrant checkpoint", pinned=_ACCUMULATING)
 def dictionary_inside_checkpoint(job: Job) -> None:
     engine = job.engine(_with_loss(job, "tuple"))
-    for step in range(4):
-        job.train(
-            engine, step, lambda batch: _checkpoint(engine, batch[0].requires_grad_(), batch[1], reentrant=True)[0]
-        )
+    job.steps(
+        engine, range(4), lambda batch: _checkpoint(engine, batch[0].requires_grad_(), batch[1], reentrant=True)[0]
+    )
 
 
 @scenario("the loss includes a penalty on parameters that is in no output", pinned=_ACCUMULATING, stage="012")
@@ -319,27 +296,22 @@ def penalty_on_parameters(job: Job) -> None:
         penalty = sum(each.float().square().sum() for each in engine.module.head.parameters())
         return job.loss(engine, batch) + 0.1 * penalty
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("the script divides by the accumulation steps itself, with scale_wrt_gas=False", pinned=_ACCUMULATING)
 def divided_by_the_script(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(4):
-        job.train(engine, step, backward=lambda loss: engine.backward(loss / job.accumulation, scale_wrt_gas=False))
+    job.steps(engine, range(4), backward=lambda loss: engine.backward(loss / job.accumulation, scale_wrt_gas=False))
 
 
 @scenario("gradients are accumulated in fp32", pinned=_FP32_SUMS, stage="1", precision=["bf16, fp32 accumulation"])
 def fp32_sums(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(6):
-        job.train(engine, step)
+    job.steps(engine, range(6))
 
 
 _HERE: Any = {"stage": "3", "accumulation": ("1", "2"), "ranks": ("1", "2")}
-
-
 _PINNED = [{"stage": "3", "offload": "optimizer", "clipping": "on"}, {"stage": "3", "offload": "optimizer"}]
 
 
@@ -407,8 +379,7 @@ def non_reentrant_of_deepspeed(job: Job) -> None:
 
     model = job.model(forward, blocks=torch.nn.ModuleList(blocks), head=torch.nn.Linear(16, 1, bias=False))
     engine = job.engine(model)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 # with ZeRO-3 its hooks are recompiled for half a minute
@@ -425,8 +396,7 @@ def compiled_by_engine(job: Job) -> None:
     _tolerant()
     engine = job.engine(job.MLP())
     engine.compile(backend="eager")
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("the model is compiled before the engine is created", **_FITS)
@@ -435,5 +405,4 @@ def compiled_before(job: Job) -> None:
     model = job.MLP()
     model.compile(backend="eager")
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))

@@ -6,15 +6,12 @@ import importlib
 import inspect
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import engines, optimizers
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _SEVERAL = ("2", "3")
 
@@ -48,8 +45,7 @@ def resumed_from_within_a_round(job: Job) -> None:
     job.save(engine, "within")
     engine = job.engine(job.MLP())
     job.load(engine, "within")
-    for step in range(1, 4):
-        job.train(engine, step)
+    job.steps(engine, range(1, 4))
 
 
 @scenario("a new engine in the same process resumes from a checkpoint")
@@ -65,15 +61,13 @@ def back_to_another_tag(job: Job) -> None:
         job.save(engine, f"step{step}")
     job.load(engine, "step1")
     job.look(engine, "back")
-    for step in range(3, 5):
-        job.train(engine, step)
+    job.steps(engine, range(3, 5))
 
 
 @scenario("after an unfinished round the engine returns to a checkpoint", accumulation=_SEVERAL)
 def back_from_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine.set_gradient_accumulation_boundary(False)
     engine.backward(job.loss(engine, job.batch(100)))
@@ -92,9 +86,8 @@ def warm_start(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), module_only=True)
 
 
-@scenario(
-    "a new engine loads a checkpoint without the optimizer's states", works_around=("zero3_load_module_only_unsaid",)
-)
+@scenario("a new engine loads a checkpoint without the optimizer's states")
+@settings(works_around=("zero3_load_module_only_unsaid",))
 def resumed_without_optimizer(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed)), optimizer=False)
 
@@ -106,8 +99,7 @@ def back_to_weights(job: Job) -> None:
     job.save(engine, "one")
     job.train(engine, 1)
     job.load(engine, "one", optimizer=False)
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
 @scenario("a resumed engine writes a checkpoint, from which a third one resumes")
@@ -121,20 +113,15 @@ def resumed_twice(job: Job) -> None:
     job.train(engine, 3)
 
 
-@scenario(
-    "weights, views of them, a shared one and a tensor of the CPU are copied to be saved, and training goes on",
-    pinned=[{"stage": "2", "precision": "bf16"}, {"stage": "1", "offload": "optimizer"}],
-    stage="012",
-)
+@scenario("weights, views of them, a shared one and a tensor of the CPU are copied to be saved, and training goes on")
+@settings(pinned=[{"stage": "2", "precision": "bf16"}, {"stage": "1", "offload": "optimizer"}], stage="012")
 def copied_to_save(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     if not job.plain:
         clone: Any = importlib.import_module("deepspeed.checkpoint.utils").clone_tensors_for_torch_save
         _copy(job, clone, engine.module.state_dict())
-    for step in range(2, 4):
-        job.train(engine, step)
+    job.steps(engine, range(2, 4))
 
 
 def _copy(job: Job, clone: Any, weights: dict[str, Any]) -> None:
@@ -154,20 +141,16 @@ def _copy(job: Job, clone: Any, weights: dict[str, Any]) -> None:
 _ONCE: Any = {"accumulation": ("1",), "partitioning": ("all",)}
 
 
-@scenario(
-    "ZeRO++ hpZ, in nodes of two ranks, resumes from a checkpoint",
-    pinned=[{"stage": "3", "partitioning": "all"}],
-    **{**engines._FITS, **_ONCE, "ranks": ("2",)},
-)
+@scenario("ZeRO++ hpZ, in nodes of two ranks, resumes from a checkpoint")
+@settings(pinned=[{"stage": "3", "partitioning": "all"}], **{**engines._FITS, **_ONCE, "ranks": ("2",)})
 def hpz_resumed(job: Job) -> None:
     config = engines._hpz(2)
     job.resume(lambda seed: job.engine(engines._model(job, seed), zero_optimization=config))
 
 
-@scenario(
-    "ZeRO-3 that averages gradients by all-reduce resumes from a checkpoint",
-    pinned=[{"stage": "3", "precision": "bf16", "partitioning": "all"}],
-    **{**_ONCE, "stage": "3", "ranks": ("2",)},
+@scenario("ZeRO-3 that averages gradients by all-reduce resumes from a checkpoint")
+@settings(
+    pinned=[{"stage": "3", "precision": "bf16", "partitioning": "all"}], **{**_ONCE, "stage": "3", "ranks": ("2",)}
 )
 def all_reduced_resumed(job: Job) -> None:
     def make(seed: int) -> Any:
@@ -181,11 +164,8 @@ def twin_flow_resumed(job: Job) -> None:
     job.resume(lambda seed: optimizers._engine(job, job.MLP(seed=seed)))
 
 
-@scenario(
-    "1-bit LAMB resumes from a checkpoint",
-    pinned=[{"ranks": "1"}],
-    **{**optimizers._LAMB, "accumulation": ("1",), "clipping": ("off",)},
-)
+@scenario("1-bit LAMB resumes from a checkpoint")
+@settings(pinned=[{"ranks": "1"}], **{**optimizers._LAMB, "accumulation": ("1",), "clipping": ("off",)})
 def onebit_lamb_resumed(job: Job) -> None:
     sys.modules.setdefault("cupy", ModuleType("cupy"))  # nothing of it is used but its name
     params = {**optimizers._LAMB_PARAMS, "freeze_step": 3}
@@ -202,8 +182,6 @@ def onebit_lamb_resumed(job: Job) -> None:
 
 
 _BLOCK = 3  # elements that share a scale
-
-
 _FITS: Any = {
     "stage": "12",
     "offload": ("none",),
@@ -235,20 +213,16 @@ def _resume(job: Job, name: str, state_of: Any) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed), optimizer=lambda given: Scaled(given, lr=0.05), **elastic))
 
 
-@scenario(
-    "elastic_checkpoint with an optimizer that keeps one number for all weights",
-    pinned=[{"stage": "1", "optimizer": "client's SGD"}],
-    **_FITS,
-)
+@scenario("elastic_checkpoint with an optimizer that keeps one number for all weights")
+@settings(pinned=[{"stage": "1", "optimizer": "client's SGD"}], **_FITS)
 def elastic_one_number(job: Job) -> None:
     _resume(job, "largest", lambda gradient: gradient.abs().max().reshape(1))
 
 
 @scenario(
-    "elastic_checkpoint with an optimizer that keeps one number per three weights, as 8-bit optimizers do per block",
-    pinned=[{"stage": "2", "optimizer": "client's SGD"}],
-    **_FITS,
+    "elastic_checkpoint with an optimizer that keeps one number per three weights, as 8-bit optimizers do per block"
 )
+@settings(pinned=[{"stage": "2", "optimizer": "client's SGD"}], **_FITS)
 def elastic_blocks(job: Job) -> None:
     def largest(gradient: Any) -> Any:
         padded = job.torch.nn.functional.pad(gradient.abs().flatten(), (0, -gradient.numel() % _BLOCK))
@@ -265,9 +239,8 @@ def exported(job: Job) -> None:
     _written_out(job, job.MLP())
 
 
-@scenario(
-    "the fp32 weights of a model that is half frozen are exported", pinned=[{"stage": "2"}, {"stage": "3"}], **_ZERO
-)
+@scenario("the fp32 weights of a model that is half frozen are exported")
+@settings(pinned=[{"stage": "2"}, {"stage": "3"}], **_ZERO)
 def exported_frozen(job: Job) -> None:
     model = job.MLP()
     model.blocks[0].requires_grad_(False)
@@ -276,8 +249,7 @@ def exported_frozen(job: Job) -> None:
 
 def _written_out(job: Job, model: Any) -> None:
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     if job.plain:
         written: Any = job.parameters(engine)
@@ -315,20 +287,15 @@ def _hub() -> ModuleType:
 
 def _saved(job: Job, model: Any) -> Any:
     engine = job.engine(model)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     if not job.plain:
         job.torch.distributed.barrier()
     return engine
 
 
-@scenario(
-    "the fp32 weights of a checkpoint are read into a dict, without a file",
-    pinned=[{"stage": "2"}],
-    stage="123",
-    works_around=("zero_to_fp32_uninitialized",),
-)
+@scenario("the fp32 weights of a checkpoint are read into a dict, without a file")
+@settings(pinned=[{"stage": "2"}], stage="123", works_around=("zero_to_fp32_uninitialized",))
 def exported_into_a_dict(job: Job) -> None:
     engine = _saved(job, job.MLP())
     written: Any = {}

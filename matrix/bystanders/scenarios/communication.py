@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import copy
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Batch, Job, scenario, settings
 from matrix.bystanders.scenarios import experts
 
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Batch, Job
 
-
-@scenario(
-    "ZeRO-3 averages gradients by all-reduce",
-    pinned=[{"stage": "3"}, {"stage": "3", "precision": "bf16"}, {"stage": "3", "precision": "fp16"}],
-    stage="3",
-)
+@scenario("ZeRO-3 averages gradients by all-reduce")
+@settings(pinned=[{"stage": "3"}, {"stage": "3", "precision": "bf16"}, {"stage": "3", "precision": "fp16"}], stage="3")
 def all_reduced(job: Job) -> None:
     """Of sizes that ranks share without padding, whose bits differ between runs."""
     nn = job.torch.nn
@@ -27,40 +21,32 @@ def all_reduced(job: Job) -> None:
         lambda self, x: self.head(self.body(x).tanh()), body=nn.Linear(16, 16), head=nn.Linear(16, 1, bias=False)
     )
     engine = job.engine(model, zero_optimization={"reduce_scatter": False})
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _AVERAGED: Any = {"stage": "3", "precision": ("bf16", "fp16"), "ranks": ("2",)}
-
-
 _PINNED = [{"stage": "3", "precision": "bf16", "accumulation": "2"}]
 
 
 @scenario("ZeRO-3 in half precision, with gradients averaged in fp32", pinned=_PINNED, **_AVERAGED)
 def averaged_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), communication_data_type="fp32")
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("ZeRO-3 in half precision, with gradients averaged in fp32 by all-reduce", pinned=_PINNED, **_AVERAGED)
 def all_reduced_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), communication_data_type="fp32", zero_optimization={"reduce_scatter": False})
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("ZeRO-3 in half precision, with gradients averaged and accumulated in fp32", pinned=_PINNED, **_AVERAGED)
 def averaged_and_accumulated_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), communication_data_type="fp32", data_types={"grad_accum_dtype": "fp32"})
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _BUCKETS: Any = {"stage": "12", "overlap_comm": ("true",), "buckets": ("small",)}
-
-
 _OVERLAPPING: Any = [
     {"stage": stage, "overlap_comm": "true", "buckets": "small", "accumulation": "2", "ranks": "2"} for stage in "21"
 ]
@@ -77,8 +63,7 @@ def _model(job: Job) -> Any:
 @scenario("gradients fill several buckets, and two are larger than a bucket", pinned=_OVERLAPPING, **_BUCKETS)
 def larger_than_a_bucket(job: Job) -> None:
     engine = job.engine(_model(job))
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a frozen matrix is larger than a bucket, and evaluation between steps", **_BUCKETS)
@@ -93,8 +78,6 @@ def frozen_larger_than_a_bucket(job: Job) -> None:
 
 
 _OFF: Any = {"zero_optimization": {"use_multi_rank_bucket_allreduce": False}}
-
-
 _BUCKETS_OF_ONE = [
     {"stage": "1"},
     {"stage": "2", "ranks": "4"},
@@ -105,8 +88,7 @@ _BUCKETS_OF_ONE = [
 @scenario("parts of gradients are reduced to their owner", stage="12", pinned=_BUCKETS_OF_ONE)
 def reduced_to_owner(job: Job) -> None:
     engine = job.engine(job.MLP(), **_OFF)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _EXPERTS: Any = {
@@ -118,23 +100,14 @@ _EXPERTS: Any = {
 }
 
 
-@scenario(
-    "experts on each rank, reduced to their owner",
-    ranks=("2", "4"),
-    pinned=[{"stage": "2"}],
-    works_around=("zero12_experts_reduced_to_other_rank",),
-    **_EXPERTS,
-)
+@scenario("experts on each rank, reduced to their owner")
+@settings(ranks=("2", "4"), pinned=[{"stage": "2"}], works_around=("zero12_experts_reduced_to_other_rank",), **_EXPERTS)
 def experts_reduced_to_owner(job: Job) -> None:
     experts._trained_apart(job, 1, **_OFF)
 
 
-@scenario(
-    "experts on two of four ranks, reduced to their owner",
-    ranks=("4",),
-    pinned=[{"stage": "2", "ranks": "4"}],
-    **_EXPERTS,
-)
+@scenario("experts on two of four ranks, reduced to their owner")
+@settings(ranks=("4",), pinned=[{"stage": "2", "ranks": "4"}], **_EXPERTS)
 def shared_experts_reduced_to_owner(job: Job) -> None:
     experts._trained_apart(job, 2, **_OFF)
 
@@ -142,13 +115,13 @@ def shared_experts_reduced_to_owner(job: Job) -> None:
 _NO_TIMER: dict[str, Any] = {"throughput": {"enabled": False}}
 
 
-@scenario(
-    "nothing makes the host wait between a step and the next forward pass",
+@scenario("nothing makes the host wait between a step and the next forward pass")
+@settings(
     pinned=[
         {"stage": "3", "precision": "bf16", "accumulation": "2", "partitioning": "all"},
         {"stage": "3", "clipping": "on"},
         {"stage": "3", "ranks": "1", "partitioning": "all"},
-    ],
+    ]
 )
 def not_waited_for(job: Job) -> None:
     engine = job.engine(job.MLP(), timers=_NO_TIMER)
@@ -170,8 +143,7 @@ _HERE: Any = {"stage": "1", "precision": ("bf16, fp32 accumulation",), "ranks": 
 @scenario("one of two ranks leaves a branch out", **_HERE)
 def branch_of_one_rank(job: Job) -> None:
     engine = job.engine(job.Branches())
-    for step in range(3):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, job.rank == 0))
+    job.steps(engine, range(3), lambda batch: job.loss(engine, batch, job.rank == 0))
 
 
 @scenario("the loss of one of two ranks reaches no parameter", **_HERE)
@@ -183,12 +155,11 @@ def rank_without_gradient(job: Job) -> None:
         value = job.loss(engine, batch)
         return value if job.rank == 0 else value.detach() * apart
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
-@scenario(
-    "a pass without gradients before each backward pass; the input needs a gradient on rank 0 only",
+@scenario("a pass without gradients before each backward pass; the input needs a gradient on rank 0 only")
+@settings(
     pinned=[{"stage": "3", "accumulation": "2", "partitioning": "all"}],
     stage="3",
     offload=("none",),
@@ -207,8 +178,7 @@ def evaluated_between_by_rank(job: Job) -> None:
             engine(inputs.detach())
         return found
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 _EMPTY = [
@@ -233,8 +203,7 @@ def without_elements(job: Job) -> None:
     engine = job.engine(
         model, parameters=[first, *(p for each in (below, inside, above) for p in each.parameters()), end]
     )
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("torch is to swap the parameters of a module that is converted", stage="012", pinned=[{"stage": "1"}])
@@ -243,8 +212,7 @@ def parameters_swapped(job: Job) -> None:
     future.set_swap_module_params_on_conversion(True)
     try:
         engine = job.engine(job.MLP())
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
     finally:
         future.set_swap_module_params_on_conversion(False)
 
@@ -260,8 +228,8 @@ class _Quantizer:
         return (quantized.view(scales.numel(), -1).half() * scales.view(-1, 1).half()).view(quantized.shape)
 
 
-@scenario(
-    "ZeRO++ hpZ with quantized weights",
+@scenario("ZeRO++ hpZ with quantized weights")
+@settings(
     pinned=[{"stage": "3", "precision": "fp16", "ranks": "4", "partitioning": "all"}],
     reference=False,
     stage="3",
@@ -278,8 +246,7 @@ def hpz_quantized(job: Job) -> None:
     module = importlib.import_module("deepspeed.runtime.zero.partition_parameters")
     with mock.patch.object(module, "CUDAQuantizer", _Quantizer):
         engine = job.engine(model, zero_optimization={"zero_hpz_partition_size": 2, "zero_quantized_weights": True})
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
 
 
 @scenario("the engine's module is copied between two steps, where that is possible, and training goes on", stage="3")

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _BLOCK = 16
-
-
 _ALONE: Any = {"stage": "0", "optimizer": ("SGD",), "pinned": [{}, {"precision": "bf16"}, {"precision": "fp16"}]}
-
 
 # ZeRO gives an optimizer parts of what all parameters are joined to: plain PyTorch computes something else.
 # Left out is what patches make right: several micro-batches, fp32 accumulation in bf16, unused parameters.
@@ -27,8 +21,6 @@ _PARTS: Any = {
     "reference": False,
     "pinned": [{"stage": "2"}, {"stage": "3"}],
 }
-
-
 _WHOLE: Any = {"stage": "1", "precision": ("bf16, fp32 accumulation",), "optimizer": ("SGD",)}
 
 
@@ -184,23 +176,18 @@ def _matrices(job: Job) -> Any:
 @scenario("torch's Muon", works_around=("muon_without_zero",), **{**_ALONE, "ranks": ("1", "2")})
 def torch_muon(job: Job) -> None:
     engine = job.engine(_matrices(job), optimizer=lambda given: job.torch.optim.Muon(given, lr=0.02))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 # where dsfix has nothing partitioned for them, and DeepSpeed neither: plain PyTorch is the reference
-@scenario(
-    "LARS in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply",
-    pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation"}], release="0.18.3", **_WHOLE,
-)  # fmt: skip
+@scenario("LARS in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply")
+@settings(pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation"}], release="0.18.3", **_WHOLE)
 def lars_unpartitioned(job: Job) -> None:
     _train(job, functools.partial(_made, job, _lars))
 
 
-@scenario(
-    "a subclass of AdamW in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply",
-    pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation", "ranks": "1"}], release="0.18.3", **_WHOLE,
-)  # fmt: skip
+@scenario("a subclass of AdamW in bf16 with fp32 accumulation and ZeRO-1, which this release does not apply")
+@settings(pinned=[{"stage": "1", "precision": "bf16, fp32 accumulation", "ranks": "1"}], release="0.18.3", **_WHOLE)
 def subclass_unpartitioned(job: Job) -> None:
     class Clipped(job.torch.optim.AdamW):  # type: ignore[name-defined,misc]
         """Clips the gradient of each parameter by itself."""
@@ -215,8 +202,6 @@ def subclass_unpartitioned(job: Job) -> None:
 
 
 _PINNED = [{"stage": "1", "ranks": "1"}, {"stage": "3"}, {"stage": "2", "offload": "optimizer"}]
-
-
 _FITS: Any = {"precision": ("fp32",), "optimizer": ("SGD",), "clipping": ("off",)}
 
 
@@ -240,15 +225,12 @@ def rates_of_elements(job: Job) -> None:
                         weight.sub_(state["rates"] * (gradient + group["decay"] * weight))
 
     engine = job.engine(job.MLP(), optimizer=lambda given: Rates(given, {"lr": 0.05, "decay": 0.1}))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 # DeepSpeed replaces it by torch's own, with ZeRO
-@scenario(
-    "a subclass of torch's Adagrad with a momentum", pinned=_PINNED[::2], reference=False, stage="012",
-    **{**_FITS, "accumulation": ("1",)},
-)  # fmt: skip
+@scenario("a subclass of torch's Adagrad with a momentum")
+@settings(pinned=_PINNED[::2], reference=False, stage="012", **{**_FITS, "accumulation": ("1",)})
 def own_adagrad(job: Job) -> None:
     class Adagrad(job.torch.optim.Adagrad):  # type: ignore[name-defined,misc]
         def __init__(self, given: Any, **options: Any) -> None:
@@ -266,5 +248,4 @@ def own_adagrad(job: Job) -> None:
             super().step()
 
     engine = job.engine(job.MLP(), optimizer=lambda given: Adagrad(given, lr=0.01))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _OFFLOAD = [{"stage": stage, "offload": "optimizer"} for stage in "12"]
-
-
 _ZERO12 = [*_OFFLOAD, *({"stage": stage} for stage in "12")]
-
 
 #: Elsewhere ZeRO adds the next micro-batch to what it has reduced, and keeps that where only ZeRO-3's own zero_grad()
 #: reaches it; so does accumulation in fp32.
 _GRADIENTS: dict[str, Any] = {"stage": "012", "accumulation": ("1",), "precision": ("fp32", "bf16", "fp16")}
-
-
 _GRADIENTS_INSIDE: dict[str, Any] = {**_GRADIENTS, "stage": "01", "accumulation": ("2", "3")}
-
-
 _BY_ZERO: dict[str, Any] = {"accumulation": ("1",)}
-
-
 _BY_ZERO_INSIDE: dict[str, Any] = {"stage": "013", "accumulation": ("2", "3"), "offload": ("none",)}
 
 
@@ -123,12 +111,8 @@ def discarded_by_hand(job: Job) -> None:
     _whole(job, _by_hand)
 
 
-@scenario(
-    "a bad batch is discarded by setting every .grad but the head's to None",
-    stage="12",
-    precision=("fp32",),
-    reference=False,
-)
+@scenario("a bad batch is discarded by setting every .grad but the head's to None")
+@settings(stage="12", precision=("fp32",), reference=False)
 def some_discarded_by_hand(job: Job) -> None:
     _whole(job, _some_by_hand)
 
@@ -167,8 +151,7 @@ def nothing_discarded(job: Job) -> None:
             engine.zero_grad()
         return job.loss(engine, batch)
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 @scenario("zero_grad() of engine, optimizer or module after each step, as in PyTorch training loops")
@@ -180,20 +163,10 @@ def zeroed_after_each_step(job: Job) -> None:
 
 
 _HALF = ("bf16", "fp16", "bf16, fp32 accumulation")
-
-
 _SKIPPING = ("fp16", "bf16, fp32 accumulation")  # bf16 does so since 0.17.1, where the config asks for it
-
-
 _SEVERAL = ("2", "4")
-
-
 _NAN, _INF = float("nan"), float("inf")
-
-
 _BF16_ZERO1 = {"stage": "1", "precision": "bf16, fp32 accumulation"}
-
-
 _BF16_ZERO3 = [{"stage": "3", "precision": "bf16", "offload": offload} for offload in ("none", "optimizer")]
 
 

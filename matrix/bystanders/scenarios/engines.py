@@ -6,13 +6,10 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _FITS: Any = {"stage": "3", "offload": ("none",), "ranks": ("2", "4")}
 
@@ -29,16 +26,15 @@ def _model(job: Job, seed: int = 0) -> Any:
     return job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 4))
 
 
-@scenario(
-    "ZeRO++ hpZ, in nodes of two ranks",
+@scenario("ZeRO++ hpZ, in nodes of two ranks")
+@settings(
     pinned=[{"stage": "3", "partitioning": "all"}, {"stage": "3", "ranks": "4", "partitioning": "all"}],
     works_around=("hpz_second_copy_partly_written",),
     **_FITS,
 )
 def hpz(job: Job) -> None:
     engine = job.engine(_model(job), zero_optimization=_hpz(2))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("ZeRO++ hpZ, with a half that is frozen", **_FITS)
@@ -47,8 +43,7 @@ def hpz_frozen(job: Job) -> None:
     for parameter in model.below.parameters():
         parameter.requires_grad_(False)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad], zero_optimization=_hpz(2))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 def _made(job: Job, model: Any, size: int) -> None:
@@ -71,16 +66,11 @@ def hpz_in_init(job: Job) -> None:
     _made(job, model, 2)
     engine = job.engine(model, zero_optimization=_hpz(2))
     job._initial[id(engine)] = initial
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
-@scenario(
-    "ZeRO++ hpZ, and a second zero.Init with nodes of another size",
-    reference=False,
-    pinned=[{"stage": "3", "ranks": "4"}],
-    **{**_FITS, "ranks": ("4",)},
-)
+@scenario("ZeRO++ hpZ, and a second zero.Init with nodes of another size")
+@settings(reference=False, pinned=[{"stage": "3", "ranks": "4"}], **{**_FITS, "ranks": ("4",)})
 def hpz_of_another_size(job: Job) -> None:
     _made(job, _model(job), 2)
     try:
@@ -158,19 +148,16 @@ def teacher(job: Job) -> None:
             target = other(batch[0]).float()
         return job.loss(taught, (batch[0], target))
 
-    for step in range(3):
-        job.train(taught, step, loss)
+    job.steps(taught, range(3), loss)
 
 
 def _destroyed(job: Job, then: Callable[[Any], Any]) -> None:
     """then: the first engine -> the next one's model."""
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     engine.destroy()
     engine = job.engine(then(engine))
-    for step in range(2, 5):
-        job.train(engine, step)
+    job.steps(engine, range(2, 5))
 
 
 @scenario("an engine is destroyed, and another one created for a new model", works_around=("config_dict_reused",))
@@ -205,8 +192,7 @@ def logged_to_wandb(job: Job) -> None:
     sys.modules["wandb"] = wandb
     try:
         engine = job.engine(job.MLP(), wandb={"enabled": True, "project": "bystander"}, steps_per_print=1)
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
     finally:
         del sys.modules["wandb"]
     # from 0.18.3 on the loss itself is logged only with `monitor_train_loss`
@@ -237,8 +223,8 @@ _COUNTED = 1
 
 
 # the counts of a step's second micro-batch are wrong through 0.19.5
-@scenario(
-    "the flops profiler counts the second step",
+@scenario("the flops profiler counts the second step")
+@settings(
     pinned=[{"stage": "0"}, {"stage": "3", "partitioning": "all"}],
     stage="013",
     precision=("fp32", "bf16"),

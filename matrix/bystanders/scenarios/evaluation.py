@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import discarding
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _SEVERAL = ("2", "3")
 
@@ -181,8 +178,7 @@ def parameter_hooks(job: Job) -> None:
     engine = job.engine(model)
     for parameter in engine.module.head.parameters():
         parameter.register_hook(lambda gradient: gradient * 0.5)  # type: ignore[no-untyped-call,unused-ignore]
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("hooks on activations and modules change the values")
@@ -192,8 +188,7 @@ def module_hooks(job: Job) -> None:
     engine = job.engine(model)
     engine.module.head.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 0.5,))
     engine.module.blocks[1].register_full_backward_hook(lambda _, passed, __: tuple(each * 2 for each in passed))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("register_post_accumulate_grad_hook on each parameter, which counts calls")
@@ -218,8 +213,7 @@ def compiled_submodules(job: Job) -> None:
     model.blocks[0].compile(backend="eager")
     model.head.compile(backend="eager")
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("gradients are read with safe_get_full_grad before each step", stage="123")
@@ -250,8 +244,7 @@ def _evaluated(job: Job, engine: Any) -> None:
 def fp32_evaluated_in_bf16(job: Job) -> None:
     engine = job.engine(job.MLP(), bf16={"enabled": False})
     dtype, job.dtype = job.dtype, job.torch.float32
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     job.dtype = dtype
     engine = job.engine(job.MLP(seed=1))
@@ -262,8 +255,7 @@ def fp32_evaluated_in_bf16(job: Job) -> None:
 @scenario("the weights of a checkpoint are evaluated by an engine with different groups", **_FITS)
 def evaluated_with_other_groups(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     model = job.MLP(seed=1)
     engine = job.engine(model, [{"params": list(part.parameters())} for part in (model.blocks, model.head)])
@@ -272,8 +264,6 @@ def evaluated_with_other_groups(job: Job) -> None:
 
 
 _ALL: Any = {"stage": "3", "partitioning": "all"}
-
-
 _PREFETCHED: Any = {"stage": "3", "ranks": "1"}
 
 
@@ -331,15 +321,13 @@ def _evaluate_modes(job: Job, engine: Any, number: int) -> None:
 @scenario("a frozen part in the middle stays in evaluation mode", pinned=[_ALL, _PREFETCHED], stage="23")
 def frozen_part_in_evaluation_mode(job: Job) -> None:
     engine = _trained(job, _around(job, _part(job)))
-    for step in range(5):
-        job.train(engine, step)
+    job.steps(engine, range(5))
 
 
 @scenario("a trained part stays in evaluation mode", pinned=[{"stage": "3", "accumulation": "2"}], stage="3")
 def trained_part_in_evaluation_mode(job: Job) -> None:
     engine = _trained(job, _around(job, _part(job, frozen=False)))
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a frozen part in evaluation mode is checkpointed, reentrantly", pinned=[_ALL], stage="3")
@@ -347,8 +335,7 @@ def reentrant_in_evaluation_mode(job: Job) -> None:
     checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
     part = _part(job)
     engine = _trained(job, _around(job, part, lambda part, x: checkpoint(part, x, use_reentrant=True)))
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a frozen part in evaluation mode is checkpointed", pinned=[_ALL], stage="3")
@@ -356,13 +343,11 @@ def checkpointed_in_evaluation_mode(job: Job) -> None:
     checkpoint = importlib.import_module("torch.utils.checkpoint").checkpoint
     part = _part(job)
     engine = _trained(job, _around(job, part, lambda part, x: checkpoint(part, x, use_reentrant=False)))
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
-@scenario(
-    "the input passes through a frozen part in evaluation mode, which needs no gradient", pinned=[_ALL], stage="3"
-)
+@scenario("the input passes through a frozen part in evaluation mode, which needs no gradient")
+@settings(pinned=[_ALL], stage="3")
 def encoder_in_evaluation_mode(job: Job) -> None:
     model = job.model(
         lambda self, x: self.head(self.above(self.part(x))),
@@ -430,11 +415,7 @@ def own_teacher_in_evaluation_mode(job: Job) -> None:
 
 
 _OFFLOAD = [{"stage": stage, "offload": "optimizer", "ranks": ranks} for stage, ranks in ("12", "21")]
-
-
 _TWO = [{"stage": "2", "offload": "optimizer"}, {"stage": "2", "offload": "optimizer", "precision": "bf16"}]
-
-
 _ONE: dict[str, Any] = {"accumulation": ("1",), "precision": ("fp32", "bf16", "fp16")}
 
 
@@ -485,25 +466,19 @@ def first_pass_by_module(job: Job) -> None:
 
 
 # with ZeRO-2 DeepSpeed keeps what it has reduced, except before 0.19.0 with offload, by a bug
-@scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded with the optimizer's zero_grad()",
-    pinned=_TWO, reference=False, stage="2", **_ONE,
-)  # fmt: skip
+@scenario("ZeRO-2: the first of two passes, not at the boundary, is discarded with the optimizer's zero_grad()")
+@settings(pinned=_TWO, reference=False, stage="2", **_ONE)
 def first_pass_zero2_by_optimizer(job: Job) -> None:
     _first_pass(job, discarding._by_optimizer)
 
 
-@scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded with module.zero_grad()",
-    pinned=_TWO, reference=False, stage="2", **_ONE,
-)  # fmt: skip
+@scenario("ZeRO-2: the first of two passes, not at the boundary, is discarded with module.zero_grad()")
+@settings(pinned=_TWO, reference=False, stage="2", **_ONE)
 def first_pass_zero2_by_module(job: Job) -> None:
     _first_pass(job, discarding._by_module)
 
 
-@scenario(
-    "ZeRO-2: the first of two passes, not at the boundary, is discarded by setting every .grad to None",
-    pinned=_TWO, reference=False, stage="2", **_ONE,
-)  # fmt: skip
+@scenario("ZeRO-2: the first of two passes, not at the boundary, is discarded by setting every .grad to None")
+@settings(pinned=_TWO, reference=False, stage="2", **_ONE)
 def first_pass_zero2_by_hand(job: Job) -> None:
     _first_pass(job, discarding._by_hand)

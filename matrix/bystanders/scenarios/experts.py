@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _EXPERTS = 4
-
-
 _FITS: Any = {
     "stage": "012",
     "offload": ("none",),
     "precision": ("fp32", "bf16"),
     "partitioning": ("parameters persist",),
 }
-
 
 # by powers of two, so that the order of divisions changes no bit
 _ALIKE: Any = {"reference": False, "ranks": ("2", "4"), "accumulation": ("1", "2"), **_FITS}
@@ -87,16 +80,11 @@ def _trained(job: Job, model: Any) -> None:
         split = importlib.import_module("deepspeed.moe.utils").split_params_into_different_moe_groups_for_optimizer
         parameters = split({"params": parameters, "name": "all"})
     engine = job.engine(model, parameters)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
-@scenario(
-    "top-1 routing, with capacity for all tokens",
-    pinned=[{"stage": "1"}],
-    works_around=("zero12_experts_gradients_too_large",),
-    **_FITS,
-)
+@scenario("top-1 routing, with capacity for all tokens")
+@settings(pinned=[{"stage": "1"}], works_around=("zero12_experts_gradients_too_large",), **_FITS)
 def experts_best(job: Job) -> None:
     _trained(job, _model(job, 1, _EXPERTS))
 
@@ -106,8 +94,8 @@ def experts_two(job: Job) -> None:
     _trained(job, _model(job, 2, _EXPERTS))
 
 
-@scenario(
-    "top-3 routing, with capacity for all tokens",
+@scenario("top-3 routing, with capacity for all tokens")
+@settings(
     pinned=[{"stage": "0"}, {"stage": "2", "precision": "bf16", "ranks": "1"}],
     works_around=("moe_topk_probs_drops_routes",),
     **_FITS,
@@ -142,7 +130,7 @@ _APART: Any = {
 
 def _trained_apart(job: Job, ep_size: int, **more: Any) -> None:
     """more: of the config, merged over the setting's."""
-    from dsfix.lab import experts
+    from dsfix.patches.moe import _experts as experts
 
     if job.plain:
         model: Any = experts.Mixture()
@@ -163,9 +151,8 @@ def _trained_apart(job: Job, ep_size: int, **more: Any) -> None:
             job.note(f"step {step}: movement of {name}", parameter - initial[name].cpu())
 
 
-@scenario(
-    "experts on two ranks, without ZeRO", pinned=[{"clipping": "on"}, {"ranks": "4", "clipping": "on"}, {}], **_APART
-)
+@scenario("experts on two ranks, without ZeRO")
+@settings(pinned=[{"clipping": "on"}, {"ranks": "4", "clipping": "on"}, {}], **_APART)
 def experts_of_two_ranks(job: Job) -> None:
     _trained_apart(job, 2)
 
@@ -182,13 +169,12 @@ _HALVES: Any = {
     "accumulation": ("1", "2"),
     "optimizer": ("client's AdamW",),
 }
-
-
 _PINNED = {"precision": "fp16", "optimizer": "client's AdamW"}
 
 
 def _trained_halves(job: Job, ep_size: int) -> None:
-    from dsfix.lab import experts
+    from dsfix.patches import _half as half
+    from dsfix.patches.moe import _experts as experts
 
     def fused(given: Any) -> Any:
         if job.plain:
@@ -231,7 +217,7 @@ _RESUMED: Any = {
 
 
 def _resumed(job: Job, ep_size: int, optimizer: bool = True) -> None:
-    from dsfix.lab import experts
+    from dsfix.patches.moe import _experts as experts
 
     def start() -> tuple[Any, Any]:
         if job.plain:
@@ -265,12 +251,8 @@ def experts_of_each_rank_resumed(job: Job) -> None:
     _resumed(job, 1)
 
 
-@scenario(
-    "experts on two ranks, resumed without ZeRO and without the optimizer's states",
-    pinned=[{}],
-    works_around=("moe_fp32_resume",),
-    **_RESUMED,
-)
+@scenario("experts on two ranks, resumed without ZeRO and without the optimizer's states")
+@settings(pinned=[{}], works_around=("moe_fp32_resume",), **_RESUMED)
 def experts_resumed_without_optimizer(job: Job) -> None:
     _resumed(job, 2, optimizer=False)
 
@@ -334,7 +316,7 @@ _TOP_1: Any = {**_FITS, "precision": ("fp32",)}
 
 
 def _model_tutel(job: Job) -> Any:
-    from dsfix.lab.experts import provide_tutel
+    from dsfix.patches.moe._experts import provide_tutel
 
     if not job.plain:
         provide_tutel(job._lab)
@@ -346,14 +328,15 @@ def experts_of_tutel(job: Job) -> None:
     _trained(job, _model_tutel(job))
 
 
-@scenario(
-    "Tutel dispatches tokens to experts of two tensor-parallel ranks, with capacity for all",
+@scenario("Tutel dispatches tokens to experts of two tensor-parallel ranks, with capacity for all")
+@settings(
     pinned=[{"stage": "0"}],
     **{**_TOP_1, "stage": "0", "ranks": ("2",), "accumulation": ("1",), "optimizer": ("SGD",), "clipping": ("off",)},
 )
 def experts_of_tutel_tensor_parallel(job: Job) -> None:
     """The layer's output of the same batches on both ranks."""
-    from dsfix.lab.experts import tensor_parallel
+    from dsfix.patches.moe._experts import tensor_parallel
+
     from dsfix.lab.models import regression_batch
 
     model = _model_tutel(job)
@@ -365,8 +348,6 @@ def experts_of_tutel_tensor_parallel(job: Job) -> None:
 
 
 _UNDROPPED: Any = {**_FITS, "precision": ("fp32",), "ranks": ("2",)}
-
-
 _FORWARD: Any = {**_UNDROPPED, "stage": "0", "accumulation": ("1",), "optimizer": ("SGD",), "clipping": ("off",)}
 
 
@@ -411,11 +392,11 @@ def two_of_experts_undropped(job: Job) -> None:
     _without_noise(job, lambda: _trained(job, _undropped(job, 1, capacity_factor=0.5, drop_tokens=False)))
 
 
-@scenario(
-    "top-2 routing to experts of two tensor-parallel ranks, no token is dropped", pinned=[{"stage": "0"}], **_FORWARD
-)
+@scenario("top-2 routing to experts of two tensor-parallel ranks, no token is dropped")
+@settings(pinned=[{"stage": "0"}], **_FORWARD)
 def two_of_experts_undropped_tensor_parallel(job: Job) -> None:
-    from dsfix.lab.experts import tensor_parallel
+    from dsfix.patches.moe._experts import tensor_parallel
+
     from dsfix.lab.models import regression_batch
 
     model = _undropped(job, 2, capacity_factor=1.0, drop_tokens=False)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _WIDTH, _STAGES = 16, 4
-
-
 _FITS: Any = {
     "stage": "01",
     "offload": ("none",),
@@ -108,18 +103,14 @@ _PASSED: Any = {
 }
 
 
-@scenario(
-    "the stages of a pipeline pass a float tensor and indices",
-    pinned=[{"ranks": "4", "accumulation": "2"}],
-    ranks=("2", "4"),
-    **_FITS,
-)
+@scenario("the stages of a pipeline pass a float tensor and indices")
+@settings(pinned=[{"ranks": "4", "accumulation": "2"}], ranks=("2", "4"), **_FITS)
 def pipeline_indices(job: Job) -> None:
     _trained(job, "indices")
 
 
-@scenario(
-    "the stages of a pipeline pass two float tensors, which both have gradients, and indices",
+@scenario("the stages of a pipeline pass two float tensors, which both have gradients, and indices")
+@settings(
     works_around=("pipeline_receive_buffer_dtype",),
     pinned=[{"ranks": "4", "stage": "1", "accumulation": "2"}],
     ranks=("2", "4"),
@@ -134,8 +125,8 @@ def pipeline_indices_between(job: Job) -> None:
     _trained(job, "float, indices, float")
 
 
-@scenario(
-    "the stages of a pipeline pass a boolean mask, as DeepSpeed's GPT-2 does",
+@scenario("the stages of a pipeline pass a boolean mask, as DeepSpeed's GPT-2 does")
+@settings(
     works_around=("pipeline_float_without_gradient",),
     pinned=[{"ranks": "4", "accumulation": "2"}],
     ranks=("2", "4"),
@@ -145,22 +136,14 @@ def pipeline_mask(job: Job) -> None:
     _trained(job, "mask", stages="GPT2ModelPipe")
 
 
-@scenario(
-    "the micro-batches of a pipeline have different sizes",
-    pinned=[{"ranks": "4", "accumulation": "3"}],
-    ranks=("2", "4"),
-    **_FITS,
-)
+@scenario("the micro-batches of a pipeline have different sizes")
+@settings(pinned=[{"ranks": "4", "accumulation": "3"}], ranks=("2", "4"), **_FITS)
 def pipeline_sizes(job: Job) -> None:
     _trained(job, "floats, indices", rows=(4, 2, 6), dynamic_shape=True)
 
 
-@scenario(
-    "the stages of a pipeline compute their forward pass again, and pass a float mask, which gets a gradient",
-    pinned=[{"ranks": "2", "accumulation": "2"}],
-    ranks=("2", "4"),
-    **_FITS,
-)
+@scenario("the stages of a pipeline compute their forward pass again, and pass a float mask, which gets a gradient")
+@settings(pinned=[{"ranks": "2", "accumulation": "2"}], ranks=("2", "4"), **_FITS)
 def pipeline_float_mask(job: Job) -> None:
     _trained(job, "float mask", recomputed=True, activation_checkpoint_interval=1)
 
@@ -193,23 +176,15 @@ def objects_beside_tensors(job: Job) -> None:
         head=nn.Linear(16, 1),
     )
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _HALF: Any = {"precision": ("bf16", "fp16")}
 
-
 # by powers of two, so that the order of divisions changes no bit
 _ALIKE: Any = {"reference": False, "accumulation": ("1", "2"), **_HALF}
-
-
 _BF16: Any = {"precision": "bf16"}
-
-
 _FAR = 1000
-
-
 _TRANSFORMERS = "transformers.models.llama.modeling_llama"
 
 
@@ -276,30 +251,20 @@ def _attention(job: Job, rotary: Any, distance: int) -> Any:
 @scenario("a rotary embedding with tokens far apart", pinned=[{**_BF16, "stage": "1"}], **_HALF)
 def rotary_embedding(job: Job) -> None:
     engine = job.engine(_attention(job, _rotary(job), _FAR))
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
-@scenario(
-    "rotary embeddings whose results have the dtype of the frequencies, with half frequencies, or of other code",
-    pinned=[{**_BF16, "stage": "3"}],
-    stage="03",
-    **_HALF,
-)
+@scenario("rotary embeddings whose results have the dtype of the frequencies, with half frequencies, or of other code")
+@settings(pinned=[{**_BF16, "stage": "3"}], stage="03", **_HALF)
 def rotary_embeddings_of_other_kinds(job: Job) -> None:
     half, other = _rotary(job, dtype=job.dtype), _rotary(job, module="others")
     for rotary in (_table(job, _rotary(job)), half, other):
         engine = job.engine(_attention(job, rotary, 1))
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
 
 
-@scenario(
-    "a new engine resumes from a checkpoint with frequencies in half precision",
-    pinned=[{**_BF16, "stage": "2"}],
-    stage="023",
-    **_HALF,
-)
+@scenario("a new engine resumes from a checkpoint with frequencies in half precision")
+@settings(pinned=[{**_BF16, "stage": "2"}], stage="023", **_HALF)
 def resumed_with_half_frequencies(job: Job) -> None:
     def make(number: int) -> Any:
         engine = job.engine(_attention(job, _rotary(job, persistent=True), 1))
@@ -326,9 +291,8 @@ def _normalized(job: Job) -> None:
         job.bits(name, buffer)
 
 
-@scenario(
-    "BatchNorm in training and in evaluation, in half precision", pinned=[{**_BF16, "stage": "1"}], stage="13", **_ALIKE
-)
+@scenario("BatchNorm in training and in evaluation, in half precision")
+@settings(pinned=[{**_BF16, "stage": "1"}], stage="13", **_ALIKE)
 def batch_norm(job: Job) -> None:
     _normalized(job)
 
@@ -338,12 +302,8 @@ def batch_norm_in_fp32(job: Job) -> None:
     _normalized(job)
 
 
-@scenario(
-    "buffers that the model adds to half activations, and a quantized layer",
-    pinned=[{**_BF16, "stage": "3"}],
-    stage="23",
-    **_ALIKE,
-)
+@scenario("buffers that the model adds to half activations, and a quantized layer")
+@settings(pinned=[{**_BF16, "stage": "3"}], stage="23", **_ALIKE)
 def buffers_of_many_kinds(job: Job) -> None:
     torch, nn = job.torch, job.torch.nn
     torch.manual_seed(0)
@@ -361,7 +321,6 @@ def buffers_of_many_kinds(job: Job) -> None:
     held.register_buffer("inv_freq", torch.rand(16), persistent=False)  # of no rotary embedding
     model = job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 1, bias=False), buffers_=held)
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
     for name, buffer in engine.module.named_buffers():
         job.bits(f"{name}, {buffer.dtype}", buffer)

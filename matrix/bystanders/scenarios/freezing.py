@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _ONE_RANK = [
     {"precision": precision, "optimizer": optimizer, "ranks": "1"}
@@ -36,9 +33,8 @@ def by_turns(job: Job) -> None:
         job.train(engine, step, lambda batch: job.loss(engine, batch, True))
 
 
-@scenario(
-    "two halves are trained alternately, without momentum and weight decay", pinned=_ONE_RANK[::2], optimizer=["SGD"]
-)
+@scenario("two halves are trained alternately, without momentum and weight decay")
+@settings(pinned=_ONE_RANK[::2], optimizer=["SGD"])
 def by_turns_without_memory(job: Job) -> None:
     engine = job.engine(job.Branches(), optimizer=_sgd(job))
     for step in range(6):
@@ -64,10 +60,8 @@ def block_wise(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "the first and last layers are always trained, plus one block that changes every second step, as in LISA",
-    pinned=_ONE_RANK,
-)
+@scenario("the first and last layers are always trained, plus one block that changes every second step, as in LISA")
+@settings(pinned=_ONE_RANK)
 def ends_and_one_block(job: Job) -> None:
     engine = job.engine(job.MLP(depth=4))
     for step in range(8):
@@ -129,16 +123,14 @@ def _with_adapter(job: Job) -> Any:
 @scenario("LoRA: the base is always frozen, and the optimizer is given all parameters", pinned=_ONE_RANK)
 def adapter(job: Job) -> None:
     engine = job.engine(_with_adapter(job))
-    for step in range(5):
-        job.train(engine, step)
+    job.steps(engine, range(5))
 
 
 @scenario("LoRA: the optimizer is given only the trained parameters", works_around=("frozen_parameters_decayed",))
 def adapter_alone(job: Job) -> None:
     model = _with_adapter(job)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
-    for step in range(5):
-        job.train(engine, step)
+    job.steps(engine, range(5))
 
 
 @scenario("LoRA: the adapter is one group, the frozen base another", stage="0")
@@ -146,13 +138,11 @@ def adapter_and_base_groups(job: Job) -> None:
     model = _with_adapter(job)
     adapters = [*model.down.parameters(), *model.up.parameters()]
     engine = job.engine(model, [{"params": adapters, "lr": 0.02}, {"params": list(model.base.parameters())}])
-    for step in range(5):
-        job.train(engine, step)
+    job.steps(engine, range(5))
 
 
-@scenario(
-    "a frozen target network is the student of two steps ago, copied by the script", pinned=_ONE_RANK, stage="012"
-)
+@scenario("a frozen target network is the student of two steps ago, copied by the script")
+@settings(pinned=_ONE_RANK, stage="012")
 def target_network(job: Job) -> None:
     student, target = job.MLP(), job.MLP()
     target.requires_grad_(False)
@@ -241,8 +231,6 @@ _OVERLAP = [
     for accumulation in ("2", "3")
     for offload, buckets in (("none", "large"), ("none", "small"), ("optimizer", "large"))
 ]
-
-
 _SEVERAL = ("2", "4")
 
 
@@ -288,29 +276,20 @@ def by_ranks_in_turn(job: Job) -> None:
     _branches(job, lambda step, _: step % job.world_size == job.rank)
 
 
-@scenario(
-    "a branch is used only by rank 0's first micro-batch",
-    pinned=_OVERLAP,
-    stage="01",
-    ranks=_SEVERAL,
-    accumulation="23",
-)
+@scenario("a branch is used only by rank 0's first micro-batch")
+@settings(pinned=_OVERLAP, stage="01", ranks=_SEVERAL, accumulation="23")
 def by_one_rank_in_first_microbatch(job: Job) -> None:
     _branches(job, lambda _, micro: job.rank == 0 and micro == 0)
 
 
-@scenario(
-    "a branch is used by rank 0's first and the other ranks' last micro-batch",
-    stage="0",
-    ranks=_SEVERAL,
-    accumulation="23",
-)
+@scenario("a branch is used by rank 0's first and the other ranks' last micro-batch")
+@settings(stage="0", ranks=_SEVERAL, accumulation="23")
 def by_ranks_in_other_microbatches(job: Job) -> None:
     _branches(job, lambda _, micro: micro == 0 if job.rank == 0 else micro + 1 == job.accumulation)
 
 
-@scenario(
-    "a branch that the rank does not need is multiplied by zero, as scripts do for ZeRO-3",
+@scenario("a branch that the rank does not need is multiplied by zero, as scripts do for ZeRO-3")
+@settings(
     works_around=("bf16_zero1_norm_of_used", "zero12_offload_left_out_gradients", "zero1_overlap_left_out_microbatch"),
     ranks=_SEVERAL,
 )
@@ -320,8 +299,7 @@ def times_zero(job: Job) -> None:
     )
     engine = job.engine(model)
     weights = iter([float(number % job.world_size == job.rank) for number in range(100)])
-    for step in range(4):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, next(weights)))
+    job.steps(engine, range(4), lambda batch: job.loss(engine, batch, next(weights)))
 
 
 def _layers_dropped(job: Job, drawn: Any) -> None:
@@ -335,8 +313,7 @@ def _layers_dropped(job: Job, drawn: Any) -> None:
 
     layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
     engine = job.engine(job.model(forward, layers=layers, head=nn.Linear(16, 1)))
-    for step in range(5):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, next(drawn)))
+    job.steps(engine, range(5), lambda batch: job.loss(engine, batch, next(drawn)))
 
 
 @scenario("layers are dropped, the same on all ranks")
@@ -354,8 +331,7 @@ def never(job: Job) -> None:
     nn = job.torch.nn
     model = job.model(lambda self, x: self.inner(x), inner=job.MLP(), spare=nn.Linear(16, 16))
     engine = job.engine(model)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a layer that is never used is a separate group")
@@ -364,15 +340,13 @@ def unused_group(job: Job) -> None:
     inner, spare = job.MLP(), nn.Linear(16, 16)
     model = job.model(lambda self, x: self.inner(x), inner=inner, spare=spare)
     engine = job.engine(model, [{"params": list(each.parameters())} for each in (inner, spare)])
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 def _with_parameter(job: Job, value: Any, forward: Any) -> None:
     model = job.model(forward, extra=job.torch.nn.Parameter(value), inner=job.MLP())
     engine = job.engine(model)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("a parameter without elements is used", pinned=[{"stage": each, "precision": "fp16"} for each in "12"])

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import backward, discarding
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 # Graphs with more than one owner: two engines and one loss, an engine and a module of the script's own.
 #
@@ -18,8 +15,6 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 16
-
-
 _PLAIN: Any = {
     "ranks": ("1", "2"),
     "accumulation": ("2", "3"),
@@ -27,17 +22,9 @@ _PLAIN: Any = {
     "clipping": ("off",),
     "optimizer": ("SGD", "client's SGD"),
 }
-
-
 _FITS: Any = {**_PLAIN, "precision": ("fp32", "bf16")}
-
-
 _FP32: Any = {**_PLAIN, "precision": ("fp32",)}  # the script would have to look after its own module's precision
-
-
 _HEAD: Any = [{"stage": "1", "accumulation": "2", "ranks": "1"}]
-
-
 _ENGINES: Any = [{"stage": "2", "accumulation": "2"}]
 
 
@@ -111,12 +98,8 @@ def sum_of_two(job: Job) -> None:
     _of_two(job, job.engine(job.MLP()), job.engine(job.MLP(seed=1)), _sum(job))
 
 
-@scenario(
-    "two engines that accumulate differently, the loss is the sum of their losses",
-    pinned=_ENGINES,
-    stage="123",
-    **_FITS,
-)
+@scenario("two engines that accumulate differently, the loss is the sum of their losses")
+@settings(pinned=_ENGINES, stage="123", **_FITS)
 def sum_of_two_paces(job: Job) -> None:
     _of_two(job, _engine(job, job.MLP(), 4), _engine(job, job.MLP(seed=1), 2), _sum(job))
 
@@ -126,9 +109,8 @@ def sum_by_the_second(job: Job) -> None:
     _of_two(job, _engine(job, job.MLP(), 4), _engine(job, job.MLP(seed=1), 3), _sum(job), by=1)
 
 
-@scenario(
-    "an engine that accumulates feeds one that does not; backward by the first", pinned=_ENGINES, stage="13", **_FITS
-)
+@scenario("an engine that accumulates feeds one that does not; backward by the first")
+@settings(pinned=_ENGINES, stage="13", **_FITS)
 def chain_by_the_encoder(job: Job) -> None:
     def loss(first: Any, second: Any, batch: Any) -> Any:
         return job.loss(second, (first(batch[0]), batch[1]))
@@ -171,28 +153,22 @@ def distilled(job: Job) -> None:
         output = student(*batch)
         return output["loss"] + 0.5 * backward._mse(job, output["logits"], target)
 
-    for step in range(3):
-        job.train(student, step, loss)
+    job.steps(student, range(3), loss)
 
 
-@scenario(
-    "a frozen reward model in an engine that accumulates differently; the gradient passes through it",
-    stage="01",
-    **_FITS,
-)
+@scenario("a frozen reward model in an engine that accumulates differently; the gradient passes through it")
+@settings(stage="01", **_FITS)
 def rewarded(job: Job) -> None:
     policy, reward = job.engine(_encoder(job)), _engine(job, job.MLP(seed=1), 4)
     for parameter in reward.module.parameters():
         parameter.requires_grad_(False)
-    for step in range(3):
-        job.train(policy, step, lambda batch: job.loss(reward.module, (policy(batch[0]), batch[1])))
+    job.steps(policy, range(3), lambda batch: job.loss(reward.module, (policy(batch[0]), batch[1])))
 
 
 @scenario("the engine is called on its own output", stage="13", **_FITS)
 def on_its_own_output(job: Job) -> None:
     engine = job.engine(_with_loss(job))
-    for step in range(3):
-        job.train(engine, step, lambda batch: engine(engine(*batch)["hidden"], batch[1])["loss"])
+    job.steps(engine, range(3), lambda batch: engine(engine(*batch)["hidden"], batch[1])["loss"])
 
 
 def _by_outputs() -> bool:
@@ -261,8 +237,8 @@ def layer_before(job: Job) -> None:
         layer.zero_grad()
 
 
-@scenario(
-    "fp16 without ZeRO, the script multiplies the loss by the loss scale",
+@scenario("fp16 without ZeRO, the script multiplies the loss by the loss scale")
+@settings(
     pinned=[{"precision": "fp16"}],
     works_around=("fp16_stage0_loss_unscaled",),
     stage="0",
@@ -271,42 +247,31 @@ def layer_before(job: Job) -> None:
 def scaled_by_the_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     unscaled = not job.plain and hasattr(engine, "_backward_prologue_per_tensor")
-    for step in range(4):
-        job.train(
-            engine,
-            step,
-            backward=lambda loss: engine.backward(loss * engine.optimizer.loss_scale if unscaled else loss),
-        )
+    job.steps(
+        engine,
+        range(4),
+        backward=lambda loss: engine.backward(loss * engine.optimizer.loss_scale if unscaled else loss),
+    )
 
 
-@scenario(
-    "the script multiplies the loss in the dictionary by the accumulation steps, by which it is divided twice",
-    pinned=[{"stage": "1", "accumulation": "2"}],
-    works_around=("dict_output_double_scaling",),
-    stage="12",
-    **_FITS,
+@scenario("the script multiplies the loss in the dictionary by the accumulation steps, by which it is divided twice")
+@settings(
+    pinned=[{"stage": "1", "accumulation": "2"}], works_around=("dict_output_double_scaling",), stage="12", **_FITS
 )
 def multiplied_by_the_script(job: Job) -> None:
     engine = job.engine(_with_two(job))
     factor = job.accumulation if not job.plain and _by_outputs() else 1
-    for step in range(3):
-        job.train(
-            engine, step, lambda batch: engine(*batch)["loss"], backward=lambda loss: engine.backward(loss * factor)
-        )
+    job.steps(
+        engine, range(3), lambda batch: engine(*batch)["loss"], backward=lambda loss: engine.backward(loss * factor)
+    )
 
 
 _ROUND = {"stage": "3", "accumulation": "2", "offload": "optimizer"}
-
-
 _PINNED: Sequence[dict[str, str]] = [{"stage": "3"}, _ROUND, {"stage": "0", "precision": "fp16"}]
-
 
 #: BF16_Optimizer adds a gradient to its own in each pass, and with accumulation so does ZeRO.
 _ONE: dict[str, Any] = {"accumulation": ("1",), "precision": ("fp32", "fp16"), "pinned": _PINNED}
-
-
 _FIRST = [{"stage": stage, "accumulation": accumulation} for stage, accumulation in ("22", "13")]
-
 
 #: Elsewhere ZeRO has added the micro-batch to what it keeps.
 _INSIDE: dict[str, Any] = {
@@ -416,8 +381,7 @@ def probe_by_autograd(job: Job) -> None:
         job.torch.autograd.grad(output.square().mean(), inputs, retain_graph=True)
         return job.torch.nn.functional.mse_loss(output, targets)
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("the first micro-batch is discarded with zero_grad() of engine, optimizer or module", **_INSIDE)
@@ -430,8 +394,8 @@ def first_discarded_by_hand(job: Job) -> None:
     _first(job, discarding._by_hand, _by_hand_if_there, _by_hand_to_zero, _deleted)
 
 
-@scenario("ZeRO-2: the first of two micro-batches is discarded in every way", reference=False, pinned=_FIRST[:1],
-          stage="2", accumulation=("2",))  # fmt: skip
+@scenario("ZeRO-2: the first of two micro-batches is discarded in every way")
+@settings(reference=False, pinned=_FIRST[:1], stage="2", accumulation=("2",))
 def first_discarded_zero2(job: Job) -> None:
     by_hand = (discarding._by_hand, _by_hand_if_there, _by_hand_to_zero, _deleted)
     _first(job, discarding._by_engine, discarding._by_module, _by_module_to_zero, _by_parts, *by_hand, after=0)
@@ -445,13 +409,16 @@ def looked_at_inside(job: Job) -> None:
         engine.backward(loss)
         _looked_at(engine)
 
-    for step in range(4):
-        job.train(engine, step, backward=backward)
+    job.steps(engine, range(4), backward=backward)
 
 
-@scenario("a branch is only used by first micro-batches that are discarded, the other by those that are trained",
-          stage="012", accumulation=("2",), precision=("fp32", "fp16"),
-          pinned=[{"stage": stage, "offload": "optimizer", "accumulation": "2"} for stage in "21"])  # fmt: skip
+@scenario("a branch is only used by first micro-batches that are discarded, the other by those that are trained")
+@settings(
+    stage="012",
+    accumulation=("2",),
+    precision=("fp32", "fp16"),
+    pinned=[{"stage": stage, "offload": "optimizer", "accumulation": "2"} for stage in "21"],
+)
 def branch_discarded(job: Job) -> None:
     engine = job.engine(job.model(lambda self, x, which: (self.first, self.second)[which](x),
                                   first=job.MLP(), second=job.MLP(seed=1)))  # fmt: skip

@@ -10,13 +10,10 @@ import os
 import subprocess
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 # there is no engine: one job
 _ALONE: Any = {
@@ -24,22 +21,18 @@ _ALONE: Any = {
     **{"clipping": ("off",), "optimizer": ("SGD",), "overlap_comm": ("unset",), "buckets": ("large",)},
     "partitioning": ("parameters persist",),
 }
-
-
 _MPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-
-
 _EVERY = [0, 1, 2, 3]
 
 
 def _command(arguments: Sequence[str], **variables: str) -> list[str]:
     """What `deepspeed ARGUMENTS train.py` would start, in an environment with these variables."""
-    from dsfix.lab.launching import command
+    from dsfix.patches.launcher._launching import command
 
     with mock.patch.dict(os.environ, variables):
         if "CUDA_VISIBLE_DEVICES" not in variables:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        return command([*arguments, "train.py"])
+        return command([*arguments, "train.py"])  # type: ignore[no-any-return,unused-ignore]
 
 
 def _started(job: Job, label: str, arguments: Sequence[str], expected: Any = None, **variables: str) -> None:
@@ -61,11 +54,8 @@ def _started(job: Job, label: str, arguments: Sequence[str], expected: Any = Non
         job.note(label, found)
 
 
-@scenario(
-    "the launcher on one machine, with devices that its count covers, or that are refused",
-    works_around=("launcher_visible_devices", "launcher_visible_devices_from_0_19_7"),
-    **_ALONE,
-)
+@scenario("the launcher on one machine, with devices that its count covers, or that are refused")
+@settings(works_around=("launcher_visible_devices", "launcher_visible_devices_from_0_19_7"), **_ALONE)
 def launched_here(job: Job) -> None:
     for visible, counted, options, devices in (
         ("", 4, "", _EVERY),
@@ -103,11 +93,8 @@ def _hosts(job: Job, *options: str) -> list[str]:
     return ["--hostfile", str(hostfile), "--force_multi", "--no_ssh_check", "--master_addr", "worker-0", *options]
 
 
-@scenario(
-    "the launcher on two machines, with hosts that are included by slots, excluded or limited",
-    works_around=("launcher_include_whole_host",),
-    **_ALONE,
-)
+@scenario("the launcher on two machines, with hosts that are included by slots, excluded or limited")
+@settings(works_around=("launcher_include_whole_host",), **_ALONE)
 def launched_on_hosts(job: Job) -> None:
     both = {"worker-0": _EVERY, "worker-1": _EVERY}
     for options, expected in (
@@ -172,8 +159,6 @@ _MAPPINGS = {
     **{"train_micro_batch_size_per_gpu": "--batch", "gradient_accumulation_steps": "--accumulate"},
     **{"lr": "--lr", "clipping": "--clip"},
 }
-
-
 _OPTIMIZER = {"optimizer": {"type": "Adam", "params": {"lr": 0.1}}}
 
 
@@ -255,11 +240,8 @@ def _handed_on(job: Job, home: str, current: str) -> dict[str, str]:
     return {name: found[name] for name in _NAMES if name in found}
 
 
-@scenario(
-    "the launcher on two machines, with a file of variables in the home directory, in the current one, in both",
-    works_around=("launcher_env_file_of_home",),
-    **_ALONE,
-)
+@scenario("the launcher on two machines, with a file of variables in the home directory, in the current one, in both")
+@settings(works_around=("launcher_env_file_of_home",), **_ALONE)
 def launched_with_files(job: Job) -> None:
     home, current = "OF_HOME=1\nOF_BOTH=home\n", "OF_JOB=2\nOF_BOTH=job\n"
     for label, texts, expected in (

@@ -6,24 +6,15 @@ import gc
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import schedules
 
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
-
 _ALONE: Any = {"stage": "0", "precision": ("fp32",), "ranks": ("1",), "optimizer": ("client's SGD",)}
-
-
 _PINNED: Any = [{"stage": "0", "ranks": "1", "optimizer": "client's SGD"}]
-
-
 _COSINE: Any = {"scheduler": {"type": "WarmupCosineLR", "params": schedules._COSINE}}
-
-
 _WARMUP: Any = {
     "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": list(schedules._OWN), **schedules._LINEAR}}
 }
@@ -94,28 +85,20 @@ def _fails_once(job: Job, engine: Any) -> None:
     engine.module.zero_grad()
 
 
-@scenario(
-    "the first step of an engine with a warm-up and a cosine fails, and another one is made with its optimizer",
-    pinned=_PINNED,
-    **_ALONE,
-)
+@scenario("the first step of an engine with a warm-up and a cosine fails, and another one is made with its optimizer")
+@settings(pinned=_PINNED, **_ALONE)
 def cosine_after_a_failure(job: Job) -> None:
     _made_twice(job, _COSINE, schedules._cosine, lambda engine: _fails_once(job, engine))
 
 
-@scenario(
-    "a step fails, the engine is destroyed, and another one is made for the same module",
-    precision=("fp32",),
-    optimizer=("SGD",),
-    pinned=[{"stage": "3"}, {"stage": "1"}],
-)
+@scenario("a step fails, the engine is destroyed, and another one is made for the same module")
+@settings(precision=("fp32",), optimizer=("SGD",), pinned=[{"stage": "3"}, {"stage": "1"}])
 def made_after_a_failure(job: Job) -> None:
     engine = job.engine(job.MLP())
     _fails_once(job, engine)
     engine.destroy()
     engine = job.engine(engine.module)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("an engine cannot be made, and then is with the same model and optimizer", pinned=_PINNED, **_ALONE)
@@ -138,17 +121,13 @@ def _plainly(job: Job, model: Any, optimizer: Any, step: int) -> None:
     job.note(f"plain step {step}", job.torch.cat([each.detach().flatten() for each in model.parameters()]))
 
 
-@scenario(
-    "an engine is destroyed after a few steps, and its model and optimizer are trained without one",
-    pinned=_PINNED,
-    **{**_ALONE, "accumulation": ("1",), "clipping": ("off",)},
-)
+@scenario("an engine is destroyed after a few steps, and its model and optimizer are trained without one")
+@settings(pinned=_PINNED, **{**_ALONE, "accumulation": ("1",), "clipping": ("off",)})
 def trained_on_without_an_engine(job: Job) -> None:
     model = job.MLP()
     optimizer = _optimizer(job, model)
     engine = job.engine(model, [], lambda _: optimizer)
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     engine.destroy()
     del engine
     gc.collect()
@@ -157,10 +136,9 @@ def trained_on_without_an_engine(job: Job) -> None:
 
 
 @scenario(
-    "an engine is thrown away before its first step, and its optimizer is used without one, under PyTorch's schedule",
-    pinned=_PINNED,
-    **{**_ALONE, "accumulation": ("1",), "clipping": ("off",)},
+    "an engine is thrown away before its first step, and its optimizer is used without one, under PyTorch's schedule"
 )
+@settings(pinned=_PINNED, **{**_ALONE, "accumulation": ("1",), "clipping": ("off",)})
 def optimizer_taken_back(job: Job) -> None:
     model = job.MLP()
     optimizer = _optimizer(job, model)
@@ -195,11 +173,8 @@ def schedule_of_pytorch_beside_cosine(job: Job) -> None:
         schedule.step()
 
 
-@scenario(
-    "an engine is gone while a graph of it is alive, which then gets its gradients",
-    pinned=_PINNED,
-    **{**_ALONE, "accumulation": ("1",)},
-)
+@scenario("an engine is gone while a graph of it is alive, which then gets its gradients")
+@settings(pinned=_PINNED, **{**_ALONE, "accumulation": ("1",)})
 def graph_of_a_gone_engine(job: Job) -> None:
     engine = job.engine(job.MLP())
     job.train(engine, 0)
@@ -213,12 +188,8 @@ def graph_of_a_gone_engine(job: Job) -> None:
         job.note(f"gradient of {name}", parameter.grad)
 
 
-@scenario(
-    "after an engine's end the model has the hooks that it has without dsfix",
-    pinned=[{"stage": "3"}, {"stage": "1"}],
-    reference=False,
-    optimizer=("SGD",),
-)
+@scenario("after an engine's end the model has the hooks that it has without dsfix")
+@settings(pinned=[{"stage": "3"}, {"stage": "1"}], reference=False, optimizer=("SGD",))
 def hooks_left(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(2):
@@ -234,11 +205,8 @@ def hooks_left(job: Job) -> None:
         job.bits(f"hooks of {name}", len(parameter._backward_hooks or ()))
 
 
-@scenario(
-    "a scheduler of PyTorch's goes on with the next engine, which has the same optimizer and an empty group",
-    pinned=_PINNED,
-    **_ALONE,
-)
+@scenario("a scheduler of PyTorch's goes on with the next engine, which has the same optimizer and an empty group")
+@settings(pinned=_PINNED, **_ALONE)
 def scheduler_goes_on(job: Job) -> None:
     model = job.MLP()
     options = {**space.SGD, "foreach": False}
@@ -254,8 +222,6 @@ def scheduler_goes_on(job: Job) -> None:
 
 
 _MANY, _MODULES, _USED, _GROUPS, _WIDTH = 400, 150, 8, 30, 16
-
-
 _FEW: Any = {"ranks": ("1", "2"), "precision": ("fp32", "bf16"), "accumulation": ("1", "2")}
 
 
@@ -324,7 +290,6 @@ def in_many_groups(job: Job) -> None:
 
 _SEVERAL = ("2", "3")
 
-
 # without plain PyTorch as the reference: nothing that patches make right, as several micro-batches or weight decay
 _WITHOUT: Any = {"reference": False, "accumulation": ("1",), "precision": ("fp32", "bf16", "fp16")}
 
@@ -357,10 +322,8 @@ def _load(job: Job, engine: Any, tag: str, **options: bool) -> None:
     engine.load_checkpoint(str(job.tmp / "checkpoint"), tag=tag, **options)
 
 
-@scenario(
-    "after each step a checkpoint is written, twice, and loaded",
-    pinned=[{"precision": "bf16"}, {"stage": "2", "offload": "optimizer"}], stage="012",
-)  # fmt: skip
+@scenario("after each step a checkpoint is written, twice, and loaded")
+@settings(pinned=[{"precision": "bf16"}, {"stage": "2", "offload": "optimizer"}], stage="012")
 def saved_and_loaded(job: Job) -> None:
     def call(engine: Any, step: int) -> None:
         job.save(engine, "same")
@@ -388,34 +351,27 @@ def _verified(job: Job, train: Callable[..., None] = _train, **options: bool) ->
     train(job, call)
 
 
-@scenario(
-    "after each step a checkpoint is written and verified by loading it without the optimizer's states",
-    pinned=[{"precision": "fp16", "ranks": "1"}, {"precision": "bf16", "optimizer": "client's AdamW"}], stage="0",
-)  # fmt: skip
+@scenario("after each step a checkpoint is written and verified by loading it without the optimizer's states")
+@settings(pinned=[{"precision": "fp16", "ranks": "1"}, {"precision": "bf16", "optimizer": "client's AdamW"}], stage="0")
 def verified(job: Job) -> None:
     _verified(job, load_optimizer_states=False, load_lr_scheduler_states=False)
 
 
 # with ZeRO, DeepSpeed itself takes the fp32 weights from the rounded ones since 0.13.0
-@scenario(
-    "with ZeRO a checkpoint is verified by loading it without the optimizer's states",
-    pinned=[{"stage": "1", "precision": "bf16"}, {"stage": "3", "precision": "fp16"}], stage="123", **_WITHOUT,
-)  # fmt: skip
+@scenario("with ZeRO a checkpoint is verified by loading it without the optimizer's states")
+@settings(pinned=[{"stage": "1", "precision": "bf16"}, {"stage": "3", "precision": "fp16"}], stage="123", **_WITHOUT)
 def zero_verified(job: Job) -> None:
     _verified(job, _train_without_reference, load_optimizer_states=False, load_lr_scheduler_states=False)
 
 
-@scenario(
-    "ZeRO of 0.12: a checkpoint is verified by loading it without the optimizer's states",
-    pinned=[{"stage": "2", "precision": "fp16", "ranks": "1"}], release="0.12.2", stage="12",
-)  # fmt: skip
+@scenario("ZeRO of 0.12: a checkpoint is verified by loading it without the optimizer's states")
+@settings(pinned=[{"stage": "2", "precision": "fp16", "ranks": "1"}], release="0.12.2", stage="12")
 def zero_of_0_12_verified(job: Job) -> None:
     _verified(job, load_optimizer_states=False, load_lr_scheduler_states=False)
 
 
-@scenario(
-    "after each step a checkpoint is verified by loading it without the schedule's states", pinned=[{}], stage="012"
-)
+@scenario("after each step a checkpoint is verified by loading it without the schedule's states")
+@settings(pinned=[{}], stage="012")
 def verified_without_schedule(job: Job) -> None:
     _verified(job, load_lr_scheduler_states=False)
 
@@ -426,10 +382,8 @@ def module_verified(job: Job) -> None:
 
 
 # which takes the fp32 weights from the rounded ones; half precision without ZeRO is what patches make right
-@scenario(
-    "with ZeRO the module alone is loaded from a checkpoint after each step",
-    pinned=[{"stage": "3"}, {"stage": "1", "precision": "fp16"}], stage="123", **_WITHOUT,
-)  # fmt: skip
+@scenario("with ZeRO the module alone is loaded from a checkpoint after each step")
+@settings(pinned=[{"stage": "3"}, {"stage": "1", "precision": "fp16"}], stage="123", **_WITHOUT)
 def zero_module_verified(job: Job) -> None:
     _verified(job, _train_without_reference, load_module_only=True)
 
@@ -510,18 +464,14 @@ def _copied(job: Job, state: Any) -> Any:
     return type(state)(_copied(job, each) for each in state) if isinstance(state, (list, tuple)) else state
 
 
-@scenario(
-    "after each step the module, and without ZeRO the optimizer, are loaded from their own state_dict()",
-    pinned=[{"precision": "fp16"}, {"precision": "bf16"}, {"stage": "2", "precision": "bf16"}], stage="012",
-)  # fmt: skip
+@scenario("after each step the module, and without ZeRO the optimizer, are loaded from their own state_dict()")
+@settings(pinned=[{"precision": "fp16"}, {"precision": "bf16"}, {"stage": "2", "precision": "bf16"}], stage="012")
 def loaded_from_itself(job: Job) -> None:
     _train(job, lambda engine, step: _loaded_from_itself(job, engine))
 
 
-@scenario(
-    "after each step the weights are written for publishing",
-    pinned=[{"stage": "3", "precision": "bf16"}, {"stage": "1"}],
-)
+@scenario("after each step the weights are written for publishing")
+@settings(pinned=[{"stage": "3", "precision": "bf16"}, {"stage": "1"}])
 def published(job: Job) -> None:
     gathered = {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}} if job.stage == 3 else {}
 
@@ -537,10 +487,10 @@ def published(job: Job) -> None:
 
 
 # DeepSpeed has this for ZeRO-3, and some releases for ZeRO-1 and ZeRO-2
-@scenario(
-    "after each step states are moved to the host and back, of all kinds and of each",
-    pinned=[{"stage": "3", "precision": "bf16"}, {"stage": "3", "partitioning": "all"}], stage="123", offload=("none",),
-)  # fmt: skip
+@scenario("after each step states are moved to the host and back, of all kinds and of each")
+@settings(
+    pinned=[{"stage": "3", "precision": "bf16"}, {"stage": "3", "partitioning": "all"}], stage="123", offload=("none",)
+)
 def moved_and_back_by_kinds(job: Job) -> None:
     def call(engine: Any, step: int) -> None:
         if not hasattr(engine, "offload_states"):
@@ -555,9 +505,10 @@ def moved_and_back_by_kinds(job: Job) -> None:
     _train(job, call)
 
 
-@scenario("within a round everything is read, written and evaluated", accumulation=_SEVERAL, pinned=[
-    {"stage": stage, "accumulation": "2", "precision": "bf16"} for stage in "0123"
-])  # fmt: skip
+@scenario("within a round everything is read, written and evaluated")
+@settings(
+    accumulation=_SEVERAL, pinned=[{"stage": stage, "accumulation": "2", "precision": "bf16"} for stage in "0123"]
+)
 def called_within_a_round(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):

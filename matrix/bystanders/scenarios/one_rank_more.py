@@ -9,19 +9,12 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Batch, Job
+from matrix.bystanders.scenario import Batch, Job, scenario, settings
 
 _HERE: Any = {"ranks": ("2",), "precision": ("fp32", "bf16"), "partitioning": ("parameters persist",)}
-
-
 _EACH: Any = {**_HERE, "stage": "012"}
-
-
 _BEGINS, _STEPS = 3, 7
 
 
@@ -38,11 +31,8 @@ def _ordinary(job: Job, engine: Any) -> Callable[[Batch, bool], Any]:
     return lambda batch, more: job.loss(engine, batch)
 
 
-@scenario(
-    "rank 0 alone takes the gradient of its inputs before its backward pass, for a picture",
-    pinned=[{"stage": "3"}],
-    **_HERE,
-)
+@scenario("rank 0 alone takes the gradient of its inputs before its backward pass, for a picture")
+@settings(pinned=[{"stage": "3"}], **_HERE)
 def picture_of_one_rank(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -184,13 +174,9 @@ def zeroed_by_one_rank(job: Job) -> None:
     _train(job, engine, _ordinary(job, engine), zero)
 
 
-@scenario(
-    "rank 0 alone has a second backward pass through the graph of a micro-batch before the last",
-    stage="0",
-    accumulation="23",
-    pinned=[{"stage": "0", "accumulation": "2"}],
-    ranks=("2",),
-    precision=("fp32", "bf16"),
+@scenario("rank 0 alone has a second backward pass through the graph of a micro-batch before the last")
+@settings(
+    stage="0", accumulation="23", pinned=[{"stage": "0", "accumulation": "2"}], ranks=("2",), precision=("fp32", "bf16")
 )
 def two_passes_of_one_rank(job: Job) -> None:
     engine = job.engine(job.MLP())

@@ -7,15 +7,11 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dsfix.lab import half
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import zero3
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "NAdam": {"lr": 0.01, "weight_decay": 0.1},
@@ -28,18 +24,14 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "Adagrad": {"lr": 0.01, "weight_decay": 0.1},
     "AdamW": {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True},
 }
-
-
 _PINNED = [
     *({"stage": stage, "ranks": ranks} for stage in "123" for ranks in "12"),
     *({"stage": stage, "offload": "optimizer"} for stage in "123"),
 ]
 
 
-@scenario(
-    "torch's optimizers with two groups, one after another", pinned=_PINNED, precision=("fp32",), optimizer=("SGD",),
-    clipping=("off",),
-)  # fmt: skip
+@scenario("torch's optimizers with two groups, one after another")
+@settings(pinned=_PINNED, precision=("fp32",), optimizer=("SGD",), clipping=("off",))
 def of_torch(job: Job) -> None:
     for name, options in _OPTIMIZERS.items():
         make = getattr(job.torch.optim, name)
@@ -73,8 +65,7 @@ def _two_groups(model: Any, **first: Any) -> list[dict[str, Any]]:
 def two_groups(job: Job) -> None:
     model = job.MLP()
     engine = job.engine(model, _two_groups(model))
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("three groups with different rates: two of one parameter each, and the rest")
@@ -82,8 +73,7 @@ def three_groups(job: Job) -> None:
     model = job.MLP()
     head = [{"params": [model.head.weight], "lr": 0.02}, {"params": [model.head.bias], "lr": 0.001}]
     engine = job.engine(model, [*head, {"params": list(model.blocks.parameters())}])
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("the script changes the rate between steps")
@@ -127,8 +117,7 @@ def group_added_before(job: Job) -> None:
         return optimizer
 
     engine = job.engine(model, list(model.blocks.parameters()), optimizer=make)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 @scenario("a torch schedule on the client optimizer, stepped by hand", works_around=("one_cycle_stairs",), **_CLIENT)
@@ -167,8 +156,7 @@ def one_cycle_by_hand(job: Job) -> None:
 def _client(job: Job, make: Callable[[list[Any]], Any]) -> None:
     model = job.MLP().to(job.device)  # before the optimizer is created: Adagrad allocates its sums at once
     engine = job.engine(model, _two_groups(model), optimizer=make)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("the client's SGD with Nesterov momentum", **_CLIENT)
@@ -226,6 +214,8 @@ _HERE: Any = {"stage": "3", "offload": ("optimizer",), "optimizer": ("client's A
 
 
 def _engine(job: Job, model: Any, parameters: Any = None) -> Any:
+    from dsfix.patches import _half as half
+
     def adam(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
@@ -240,8 +230,7 @@ def _engine(job: Job, model: Any, parameters: Any = None) -> Any:
 @scenario("Twin-Flow at a constant rate", **_HERE)
 def twin_flow(job: Job) -> None:
     engine = _engine(job, job.MLP())
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("Twin-Flow, two groups at constant rates of their own", **_HERE)
@@ -252,8 +241,7 @@ def twin_flow_groups(job: Job) -> None:
         {"params": list(model.head.parameters()), "lr": 0.02, "weight_decay": 0.0},
     ]
     engine = _engine(job, model, groups)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 _ONCE: Any = {**_HERE, "accumulation": ("1",), "clipping": ("off",), "partitioning": ("all",)}
@@ -274,6 +262,8 @@ def twin_flow_groups_resumed(job: Job) -> None:
 
 @scenario("MiCS on one rank, with the optimizer offloaded, resumes from a checkpoint", **_ONCE)
 def mics_offloaded_resumed(job: Job) -> None:
+    from dsfix.patches import _half as half
+
     def adam(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
@@ -330,8 +320,8 @@ def _batch() -> Any:
     return inputs[:1].repeat(32, 1), targets[:1].repeat(32, 1)
 
 
-@scenario(
-    "Muon in fp16 with gradients whose sum over the ranks, but not their mean, overflows fp16",
+@scenario("Muon in fp16 with gradients whose sum over the ranks, but not their mean, overflows fp16")
+@settings(
     reference=False,
     stage="12",
     offload=("none",),
@@ -366,8 +356,8 @@ def _plain(job: Job) -> Any:
     return lambda given: Muon(given, dict(_PARAMS))
 
 
-@scenario(
-    "Muon without ZeRO, in half precision",
+@scenario("Muon without ZeRO, in half precision")
+@settings(
     pinned=[{"precision": "bf16"}, {"precision": "fp16", "accumulation": "2", "clipping": "on"}],
     stage="0",
     precision=("bf16", "fp16"),
@@ -400,8 +390,7 @@ def muon_alone(job: Job) -> None:
         return torch.nn.functional.mse_loss(engine(inputs.to(job.dtype)).float(), targets)
 
     numbers = iter(range(100))
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 _FITS: Any = {"reference": False, "stage": "123", "optimizer": ("SGD",)}
@@ -435,8 +424,8 @@ def _trained(job: Job, params: dict[str, Any], resumed: bool = False) -> None:
             job.bits(f"step {step}: {name}", parameter)
 
 
-@scenario(
-    "Muon, and Adam for the biases",
+@scenario("Muon, and Adam for the biases")
+@settings(
     works_around=("muon_reduce_scatter",),
     pinned=[{"stage": "1"}, {"stage": "2", "ranks": "4"}, {"stage": "2", "offload": "optimizer", "precision": "bf16"}],
     offload=("none",),
@@ -453,8 +442,6 @@ def muon_resumed(job: Job) -> None:
 
 
 _LAMB_PARAMS = {"lr": 1e-3, "weight_decay": 0.01}
-
-
 _LAMB: Any = {"reference": False, "stage": "0", "precision": ("fp32",), "ranks": ("1",), "optimizer": ("SGD",)}
 
 
@@ -472,8 +459,7 @@ def _lamb_trained(job: Job, freeze_step: int, empty: bool, steps: int = 5) -> No
     initial = job._whole(model)
     engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
     job._initial[id(engine)] = initial
-    for step in range(steps):
-        job.train(engine, step)
+    job.steps(engine, range(steps))
 
 
 @scenario("1-bit LAMB", pinned=[{"ranks": "1"}], **_LAMB)

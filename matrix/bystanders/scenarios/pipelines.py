@@ -7,17 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _STEPS = 3
-
-
 _FITS: Any = {
     "stage": "01",
     "offload": ("none",),
@@ -76,17 +71,18 @@ def pipeline(job: Job) -> None:
     _trained(job)
 
 
-@scenario("a pipeline with one stage prints its timers at each step", pinned=[{"accumulation": "2"}],
-    works_around=("pipeline_steps_per_print", "pipeline_steps_per_print_timers"), **_FITS)  # fmt: skip
+@scenario("a pipeline with one stage prints its timers at each step")
+@settings(
+    pinned=[{"accumulation": "2"}],
+    works_around=("pipeline_steps_per_print", "pipeline_steps_per_print_timers"),
+    **_FITS,
+)
 def pipeline_timed(job: Job) -> None:
     _trained(job, stages=1, wall_clock_breakdown=True, steps_per_print=1)
 
 
-@scenario(
-    "a pipeline with one stage measures time but prints no timers",
-    pinned=[{"stage": "1", "accumulation": "2"}],
-    **_FITS,
-)
+@scenario("a pipeline with one stage measures time but prints no timers")
+@settings(pinned=[{"stage": "1", "accumulation": "2"}], **_FITS)
 def pipeline_measured(job: Job) -> None:
     _trained(job, stages=1, wall_clock_breakdown=True, steps_per_print=1000)
 
@@ -167,23 +163,20 @@ def _checkpointed(
         _step(job, engine, step)
 
 
-@scenario("a pipeline whose config asks for checkpointing", pinned=[{"accumulation": "2"}],
-    works_around=("pipeline_checkpoint_first_layers",), **_CHECKPOINTED)  # fmt: skip
+@scenario("a pipeline whose config asks for checkpointing")
+@settings(pinned=[{"accumulation": "2"}], works_around=("pipeline_checkpoint_first_layers",), **_CHECKPOINTED)
 def pipeline_checkpointed_by_config(job: Job) -> None:
     _checkpointed(job, pipeline={"activation_checkpoint_interval": 1})
 
 
-@scenario("a pipeline whose module checkpoints without reentering", pinned=[{"accumulation": "2"}],
-    works_around=("pipeline_checkpoint_first_layers",), **_CHECKPOINTED)  # fmt: skip
+@scenario("a pipeline whose module checkpoints without reentering")
+@settings(pinned=[{"accumulation": "2"}], works_around=("pipeline_checkpoint_first_layers",), **_CHECKPOINTED)
 def pipeline_checkpointed_without_reentering(job: Job) -> None:
     _checkpointed(job, 1, non_reentrant=True)
 
 
-@scenario(
-    "a pipeline whose module checkpoints all layers but the first, which works in place",
-    pinned=[{"accumulation": "2"}],
-    **_CHECKPOINTED,
-)
+@scenario("a pipeline whose module checkpoints all layers but the first, which works in place")
+@settings(pinned=[{"accumulation": "2"}], **_CHECKPOINTED)
 def pipeline_checkpointed_after_the_first(job: Job) -> None:
     _checkpointed(job, 1, in_place=True)
 
@@ -213,8 +206,8 @@ def pipeline_evaluated(job: Job) -> None:
     _evaluated(job)
 
 
-@scenario("a pipeline is evaluated, with its number of micro-batches given",
-    works_around=("pipeline_eval_micro_batches",), **_FITS)  # fmt: skip
+@scenario("a pipeline is evaluated, with its number of micro-batches given")
+@settings(works_around=("pipeline_eval_micro_batches",), **_FITS)
 def pipeline_evaluated_by_number(job: Job) -> None:
     _evaluated(job, num_micro_batches=job.accumulation)
 
@@ -254,8 +247,6 @@ def pipeline_with_a_tied_layer(job: Job) -> None:
 
 
 _TOKENS, _ROWS, _MORE, _WIDTH = 9, 10, 12, 8
-
-
 _FITS_UNIVERSAL: Any = {
     "stage": "1",
     "offload": ("none",),
@@ -346,17 +337,14 @@ def _layers(job: Job, seed: int) -> Sequence[Any]:
     return [nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1, bias=False)]
 
 
-@scenario(
-    "a pipeline of one stage resumes from a universal checkpoint",
-    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "1"}],
-    **{**_FITS_UNIVERSAL, "optimizer": ("AdamW",)},
-)
+@scenario("a pipeline of one stage resumes from a universal checkpoint")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "1"}], **{**_FITS_UNIVERSAL, "optimizer": ("AdamW",)})
 def universal_pipeline_of_one_stage(job: Job) -> None:
     _resumed(job, lambda number: _layers(job, number), job.batch)
 
 
-@scenario(
-    "a pipeline of one stage resumes from a universal checkpoint, with an optimizer that counts no steps",
+@scenario("a pipeline of one stage resumes from a universal checkpoint, with an optimizer that counts no steps")
+@settings(
     pinned=[{"stage": "1", "optimizer": "client's AdamW", "ranks": "1"}],
     **{**_FITS_UNIVERSAL, "optimizer": ("client's AdamW",)},
 )
@@ -384,17 +372,14 @@ def universal_pipeline_without_a_count(job: Job) -> None:
     )
 
 
-@scenario(
-    "a pipeline resumes from a universal checkpoint with more rows for the vocabulary",
-    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "1"}],
-    **{**_FITS_UNIVERSAL, "optimizer": ("AdamW",)},
-)
+@scenario("a pipeline resumes from a universal checkpoint with more rows for the vocabulary")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "1"}], **{**_FITS_UNIVERSAL, "optimizer": ("AdamW",)})
 def universal_with_more_rows(job: Job) -> None:
     _with_rows(job, _MORE)
 
 
-@scenario(
-    "a pipeline resumes from a universal checkpoint with as many rows for the vocabulary",
+@scenario("a pipeline resumes from a universal checkpoint with as many rows for the vocabulary")
+@settings(
     pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "1"}],
     works_around=("universal_checkpoint_vocabulary",),
     **{**_FITS_UNIVERSAL, "optimizer": ("AdamW",)},

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dsfix.lab import half
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 # releases before 0.17.2 gather in fp32; plain PyTorch is in fp32 throughout
 _HERE: Any = {"stage": "3", "precision": ("fp32",), "reference": False}
-
-
 _BF16 = {"enabled": True, "dtype": "bfloat16"}
 
 
@@ -26,16 +20,11 @@ def autocast_in_bf16(job: Job) -> None:
     # all of one dtype, which 0.17.2 needs, and nothing of an odd size: nothing initializes its padding
     layers = [torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1, bias=False)]
     engine = job.engine(torch.nn.Sequential(*layers), torch_autocast=_BF16)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _FP16 = {"stage": "1", "precision": "fp16"}
-
-
 _OVERLAP = {**_FP16, "overlap_comm": "true"}
-
-
 _PINNED = [
     *({**_FP16, "ranks": ranks, "accumulation": micros} for ranks in "12" for micros in "13"),
     *({**_OVERLAP, "ranks": ranks, "accumulation": micros} for ranks in "12" for micros in "13"),
@@ -48,13 +37,10 @@ _PINNED = [
 @scenario("half precision, with gradients accumulated in fp32", pinned=_PINNED, stage="1", precision=("fp16",))
 def accumulated_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP(), data_types={"grad_accum_dtype": "fp32"})
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 _OFFLOADED: Any = {"stage": "3", "offload": ("optimizer", "optimizer, param"), "precision": ("bf16", "fp16")}
-
-
 _HALF = {"stage": "3", "offload": "optimizer", "precision": "bf16", "accumulation": "2", "clipping": "on"}
 
 
@@ -67,15 +53,14 @@ def half_offloaded(job: Job) -> None:
     layers = [trained[0], frozen, torch.nn.Tanh(), trained[1], torch.nn.Linear(16, 2, bias=False)]
     model = torch.nn.Sequential(*layers)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _FITS: Any = {"stage": "0", "precision": ("fp32",)}
 
 
-@scenario(
-    "a job in fp32 without ZeRO resumes, and its successor resumes again",
+@scenario("a job in fp32 without ZeRO resumes, and its successor resumes again")
+@settings(
     pinned=[{"accumulation": "2"}, {"ranks": "1"}, {}, {"ranks": "1", "accumulation": "2", "optimizer": "AdamW"}],
     **_FITS,
 )
@@ -90,15 +75,11 @@ def resumed_twice_in_fp32(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "in fp32 without ZeRO the weights alone are loaded, then with what else there is, then all",
-    pinned=[{"optimizer": "AdamW"}, {"ranks": "1", "accumulation": "2", "optimizer": "client's AdamW"}],
-    **_FITS,
-)
+@scenario("in fp32 without ZeRO the weights alone are loaded, then with what else there is, then all")
+@settings(pinned=[{"optimizer": "AdamW"}, {"ranks": "1", "accumulation": "2", "optimizer": "client's AdamW"}], **_FITS)
 def loaded_in_parts_in_fp32(job: Job) -> None:
     engine = job.engine(job.MLP())
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     job.save(engine, "two")
     engine = job.engine(job.MLP(seed=1))
     job.load(engine, "two", module_only=True)
@@ -109,17 +90,16 @@ def loaded_in_parts_in_fp32(job: Job) -> None:
     job.train(engine, 3)
     job.load(engine, "two")
     job.look(engine, "all")
-    for step in range(4, 6):
-        job.train(engine, step)
+    job.steps(engine, range(4, 6))
 
 
 _FUSED: Any = {"stage": "0", "precision": ("fp16", "bf16"), "optimizer": ("client's AdamW",)}
-
-
 _FUSED_PINNED = [{"precision": "fp16", "optimizer": "client's AdamW"}]
 
 
 def _engine(job: Job, model: Any) -> Any:
+    from dsfix.patches import _half as half
+
     def fused(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
@@ -132,8 +112,7 @@ def _engine(job: Job, model: Any) -> Any:
 @scenario("FusedAdam", pinned=_FUSED_PINNED, **_FUSED)
 def fused_adam(job: Job) -> None:
     engine = _engine(job, job.MLP())
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("FusedAdam, with a frozen half among the parameters it is given", pinned=_FUSED_PINNED, **_FUSED)
@@ -141,8 +120,7 @@ def fused_adam_frozen(job: Job) -> None:
     model = job.Branches()
     model.second.requires_grad_(False)
     engine = _engine(job, model)
-    for step in range(4):
-        job.train(engine, step, lambda batch: job.loss(engine, batch, True))
+    job.steps(engine, range(4), lambda batch: job.loss(engine, batch, True))
 
 
 @scenario("FusedAdam resumes from a checkpoint", pinned=_FUSED_PINNED, **_FUSED)
@@ -150,13 +128,8 @@ def fused_adam_resumed(job: Job) -> None:
     job.resume(lambda seed: _engine(job, job.MLP(seed=seed)))
 
 
-@scenario(
-    "FusedAdam, and a loss that is nan",
-    pinned=_FUSED_PINNED,
-    stage="0",
-    precision=("fp16",),
-    optimizer=_FUSED["optimizer"],
-)
+@scenario("FusedAdam, and a loss that is nan")
+@settings(pinned=_FUSED_PINNED, stage="0", precision=("fp16",), optimizer=_FUSED["optimizer"])
 def fused_adam_nan_loss(job: Job) -> None:
     engine = _engine(job, job.MLP())
     for step in range(4):

@@ -7,14 +7,11 @@ import json
 import pickle
 import pickletools
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import checkpoints, schedules, universal
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _SCHEDULES: Any = {
     "WarmupLR": {"warmup_max_lr": list(schedules._OWN), **schedules._LINEAR},
@@ -72,9 +69,9 @@ class _Written:
         self._job.note("named", repr(sorted(self._named)))
 
 
-@scenario(
-    "checkpoints, weights and the config are written at each point of the training",
-    pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "1", "precision": "bf16"}, {"stage": "0", "precision": "fp16"}],
+@scenario("checkpoints, weights and the config are written at each point of the training")
+@settings(
+    pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "1", "precision": "bf16"}, {"stage": "0", "precision": "fp16"}]
 )
 def written_at_each_point(job: Job) -> None:
     engine, written = job.engine(job.MLP()), _Written(job)
@@ -96,12 +93,9 @@ def written_at_each_point(job: Job) -> None:
     written.note()
 
 
-@scenario(
-    "fp32 weights and a universal checkpoint are made of a checkpoint",
-    stage="123",
-    precision=("fp32", "bf16"),
-    optimizer=universal._ADAM,
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
+@scenario("fp32 weights and a universal checkpoint are made of a checkpoint")
+@settings(
+    stage="123", precision=("fp32", "bf16"), optimizer=universal._ADAM, pinned=[{"stage": "2", "optimizer": "AdamW"}]
 )
 def converted_and_read(job: Job) -> None:
     engine, written = job.engine(job.MLP()), _Written(job)
@@ -115,10 +109,8 @@ def converted_and_read(job: Job) -> None:
     written.note()
 
 
-@scenario(
-    "the module, the optimizer and the scale are pickled while the engine is used, and after its end",
-    pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "0", "optimizer": "client's AdamW"}],
-)
+@scenario("the module, the optimizer and the scale are pickled while the engine is used, and after its end")
+@settings(pinned=[{"stage": "3"}, {"stage": "2"}, {"stage": "0", "optimizer": "client's AdamW"}])
 def pickled_objects(job: Job) -> None:
     engine, written = job.engine(job.MLP()), _Written(job)
 
@@ -134,8 +126,7 @@ def pickled_objects(job: Job) -> None:
         written.look_at(f"{when}: state of the optimizer", engine.optimizer.state_dict())
         written.look_at(f"{when}: scale", getattr(engine.optimizer, "loss_scaler", None))
 
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     loss = job.loss(engine, job.batch(50))
     look("after a forward pass")
     engine.backward(loss)
@@ -150,12 +141,9 @@ def pickled_objects(job: Job) -> None:
     written.note()
 
 
-@scenario(
-    "each of DeepSpeed's schedules is pickled, before a step, after some, and when it has been loaded",
-    stage="01",
-    precision=("fp32",),
-    optimizer=("client's SGD",),
-    pinned=[{"stage": "0", "optimizer": "client's SGD"}],
+@scenario("each of DeepSpeed's schedules is pickled, before a step, after some, and when it has been loaded")
+@settings(
+    stage="01", precision=("fp32",), optimizer=("client's SGD",), pinned=[{"stage": "0", "optimizer": "client's SGD"}]
 )
 def pickled_schedules(job: Job) -> None:
     written = _Written(job)
@@ -196,12 +184,8 @@ class _Own:
         self.steps = state["steps"]
 
 
-@scenario(
-    "schedulers of an optimizer with an empty group are pickled, beside it, and saved as part of a checkpoint",
-    precision=("fp32",),
-    optimizer=("client's SGD",),
-    pinned=[{"stage": "0", "optimizer": "client's SGD"}],
-)
+@scenario("schedulers of an optimizer with an empty group are pickled, beside it, and saved as part of a checkpoint")
+@settings(precision=("fp32",), optimizer=("client's SGD",), pinned=[{"stage": "0", "optimizer": "client's SGD"}])
 def pickled_with_an_empty_group(job: Job) -> None:
     written, make = _Written(job), job.torch.optim.lr_scheduler
     for number, kind in enumerate((_Own, make.ReduceLROnPlateau)):

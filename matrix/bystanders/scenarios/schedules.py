@@ -5,26 +5,15 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _SCHEDULED_STEPS, _WARMUP, _TOTAL = 6, 2, 8
-
-
 _LINEAR = {"warmup_num_steps": _WARMUP, "warmup_type": "linear"}
-
-
 _COSINE = {"total_num_steps": _TOTAL, "warmup_min_ratio": 0.2, "cos_min_ratio": 0.1, **_LINEAR}
-
-
 _OWN = (0.05, 0.02)  # the groups' own rates
-
-
 _FITS: Any = {"precision": ("fp32", "bf16"), "optimizer": ("SGD", "client's SGD", "AdamW", "client's AdamW")}
 
 
@@ -73,11 +62,8 @@ def warmup_to_one_rate(job: Job) -> None:
     _scheduled(job, "WarmupLR", _LINEAR, (0.05, 0.05), _linear, 0)
 
 
-@scenario(
-    "each of two groups warms up to a rate from the config, and resumes from a checkpoint",
-    works_around=("warmup_group_rates",),
-    **_FITS,
-)
+@scenario("each of two groups warms up to a rate from the config, and resumes from a checkpoint")
+@settings(works_around=("warmup_group_rates",), **_FITS)
 def warmup_to_rates_named(job: Job) -> None:
     _scheduled(job, "WarmupLR", {"warmup_max_lr": list(_OWN), **_LINEAR}, _OWN, _linear, 3)
 
@@ -99,11 +85,8 @@ def cosine_of_one_group(job: Job) -> None:
         job.train(engine, step)
 
 
-@scenario(
-    "a warm-up and a cosine with two groups resume from a checkpoint of the first step",
-    pinned=[{"stage": "2"}],
-    **_FITS,
-)
+@scenario("a warm-up and a cosine with two groups resume from a checkpoint of the first step")
+@settings(pinned=[{"stage": "2"}], **_FITS)
 def cosine_resumed_at_once(job: Job) -> None:
     _scheduled(job, "WarmupCosineLR", _COSINE, _OWN, _cosine, 1)
 
@@ -113,12 +96,8 @@ def cosine_resumed(job: Job) -> None:
     _scheduled(job, "WarmupCosineLR", _COSINE, _OWN, _cosine, 4)
 
 
-@scenario(
-    "the script steps DeepSpeed's cosine itself, reads its rates, and resumes from its state",
-    works_around=("warmup_cosine_first_step",),
-    pinned=[{"stage": "1"}],
-    **_FITS,
-)
+@scenario("the script steps DeepSpeed's cosine itself, reads its rates, and resumes from its state")
+@settings(works_around=("warmup_cosine_first_step",), pinned=[{"stage": "1"}], **_FITS)
 def cosine_by_hand(job: Job) -> None:
     engine = job.engine(job.MLP())
     optimizer = engine.optimizer
@@ -161,8 +140,6 @@ def cosine_begun_in_the_middle(job: Job) -> None:
 
 
 _LOW, _HIGH, _FIRST, _SECOND = 0.01, 0.05, 2, 3
-
-
 _STEPS = 6
 
 
@@ -216,8 +193,6 @@ def one_cycle_in_stairs(job: Job) -> None:
 
 
 _TENSOR_STEPS, _SAVED = 6, 3
-
-
 _TENSORS: Any = {"stage": "012", "precision": ("fp32", "bf16"), "optimizer": ("client's SGD",)}
 
 
@@ -268,9 +243,8 @@ def tensor_rates_range_test(job: Job) -> None:
     _rates_trained(job, "LRRangeTest", params, lambda step, _: 0.02 * (1 + step / 2), _double(job))
 
 
-@scenario(
-    "rates that are tensors go up and down once", pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS
-)
+@scenario("rates that are tensors go up and down once")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS)
 def tensor_rates_one_cycle(job: Job) -> None:
     low, high = _LOW, _HIGH
     params = {
@@ -283,31 +257,22 @@ def tensor_rates_one_cycle(job: Job) -> None:
     _rates_trained(job, "OneCycle", params, lambda step, _: low + (high - low) * _share(step, 0), _double(job))
 
 
-@scenario(
-    "rates that are tensors of single precision warm up",
-    pinned=[{"optimizer": "client's SGD", "stage": "2"}],
-    **_TENSORS,
-)
+@scenario("rates that are tensors of single precision warm up")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "2"}], **_TENSORS)
 def tensor_rates_warmup(job: Job) -> None:
     params = {"warmup_max_lr": list(_OWN), **_LINEAR}
     _rates_trained(job, "WarmupLR", params, lambda step, own: own * _linear(step - 1), job.torch.tensor)
 
 
-@scenario(
-    "two groups have a tensor in common, and warm up to rates of their own",
-    pinned=[{"optimizer": "client's SGD"}],
-    **_TENSORS,
-)
+@scenario("two groups have a tensor in common, and warm up to rates of their own")
+@settings(pinned=[{"optimizer": "client's SGD"}], **_TENSORS)
 def tensor_rates_warmup_shared(job: Job) -> None:
     params = {"warmup_max_lr": list(_OWN), **_LINEAR}
     _rates_trained(job, "WarmupLR", params, lambda step, own: own * _linear(step - 1), _double(job), shared=True)
 
 
-@scenario(
-    "rates that are tensors of integers warm up and decay",
-    pinned=[{"optimizer": "client's SGD", "stage": "1"}],
-    **_TENSORS,
-)
+@scenario("rates that are tensors of integers warm up and decay")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS)
 def tensor_rates_of_integers(job: Job) -> None:
     params = {"total_num_steps": _TOTAL, "warmup_max_lr": list(_OWN), **_LINEAR}
     _rates_trained(
@@ -315,20 +280,14 @@ def tensor_rates_of_integers(job: Job) -> None:
     )
 
 
-@scenario(
-    "rates that are tensors warm up and follow a cosine",
-    pinned=[{"optimizer": "client's SGD", "stage": "1"}],
-    **_TENSORS,
-)
+@scenario("rates that are tensors warm up and follow a cosine")
+@settings(pinned=[{"optimizer": "client's SGD", "stage": "1"}], **_TENSORS)
 def tensor_rates_cosine(job: Job) -> None:
     _rates_trained(job, "WarmupCosineLR", _COSINE, lambda step, own: own * _cosine(step - 1), _double(job))
 
 
 _LEAST, _MOST, _STEP = 4, 16, 4
-
-
 _LENGTHENED: Any = {"stage": "03", "pinned": [{"stage": "0"}]}
-
 
 # the sampler knows nothing of stages; where ranks pad their part of the weights, no two runs are the same
 _DRAWN: Any = {"reference": False, "stage": "0", "precision": ("fp32",), "pinned": [{"stage": "0"}]}

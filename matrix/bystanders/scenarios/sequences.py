@@ -8,14 +8,11 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import evaluation
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
 
 _FP32_SUMS = [
     {"stage": "1", "precision": "bf16, fp32 accumulation", "accumulation": accumulation, "ranks": ranks}
@@ -26,8 +23,7 @@ _FP32_SUMS = [
 
 def _steps(job: Job, model: Any) -> None:
     engine = job.engine(model)
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario("one block is used three times in each forward pass", pinned=_FP32_SUMS)
@@ -136,13 +132,11 @@ def own_teacher(job: Job) -> None:
             taught = engine(batch[0].flip(0)).float()
         return mse(engine(batch[0]).float(), 0.5 * (taught + batch[1]))
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
-@scenario(
-    "both inputs of a pair go through the model before one loss, as in contrastive training", pinned=_FP32_SUMS[2:]
-)
+@scenario("both inputs of a pair go through the model before one loss, as in contrastive training")
+@settings(pinned=_FP32_SUMS[2:])
 def pairs(job: Job) -> None:
     engine = job.engine(job.MLP())
     mse = job.torch.nn.functional.mse_loss
@@ -151,8 +145,7 @@ def pairs(job: Job) -> None:
         left, right = engine(batch[0]).float(), engine(0.5 * batch[0]).float()
         return mse(left - right, batch[1])
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 @scenario("the detached output is fed back into the model, as in truncated backpropagation")
@@ -188,16 +181,13 @@ def evaluated_between(job: Job) -> None:
         engine.train()
         return job.loss(engine, batch)
 
-    for step in range(4):
-        job.train(engine, step, loss)
+    job.steps(engine, range(4), loss)
 
 
 _DIVIDED: Any = {
     **{"stage": "0", "precision": ("fp32",), "ranks": ("2",), "accumulation": ("1",), "clipping": ("off",)},
     "optimizer": ("SGD",),
 }
-
-
 _SAMPLES, _WHOLE_LENGTH, _HEADS, _SIZE = 2, 8, 4, 4
 
 
@@ -242,8 +232,8 @@ def sequence_batch_first(job: Job) -> None:
         job.note(f"gradient of the {name}", _part(job, each.grad, 1) if job.plain else each.grad)
 
 
-@scenario("Ulysses' attention of one sample, batch-first and sequence-first, and its gradients",
-    works_around=("ulysses_attention_permuted",), **_DIVIDED)  # fmt: skip
+@scenario("Ulysses' attention of one sample, batch-first and sequence-first, and its gradients")
+@settings(works_around=("ulysses_attention_permuted",), **_DIVIDED)
 def sequence_of_one_sample(job: Job) -> None:
     for sequence, layout in enumerate(("sequence-first", "batch-first")):
         inputs, output = _attend(job, sequence, samples=1)
@@ -254,8 +244,8 @@ def sequence_of_one_sample(job: Job) -> None:
             job.note(f"{layout}: gradient of the {name}", gradient)
 
 
-@scenario("Ulysses' attention, sequence-first, evaluated by a script that gives the output its shape",
-    works_around=("ulysses_sequence_first_shape",), **_DIVIDED)  # fmt: skip
+@scenario("Ulysses' attention, sequence-first, evaluated by a script that gives the output its shape")
+@settings(works_around=("ulysses_sequence_first_shape",), **_DIVIDED)
 def sequence_first_evaluated(job: Job) -> None:
     with job.torch.no_grad():
         _, output = _attend(job, 0)
@@ -268,8 +258,6 @@ _HERE: Any = {
     **{"clipping": ("off",), "optimizer": ("SGD",), "overlap_comm": ("unset",), "buckets": ("large",)},
     "partitioning": ("parameters persist",),
 }
-
-
 _BATCHES, _LENGTH = 3, 8
 
 
@@ -378,13 +366,10 @@ def tiled_logits(job: Job) -> None:
 
     below = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Tanh())
     engine = job.engine(job.model(forward, below=below, head=nn.Linear(16, 1, bias=False)))
-    for step in range(4):
-        job.train(engine, step, lambda batch: engine(*batch))
+    job.steps(engine, range(4), lambda batch: engine(*batch))
 
 
 _TILES, _WORDS, _TILED_LENGTH = 2, 6, 8
-
-
 _FITS: Any = {"precision": ("fp32", "bf16")}
 
 
@@ -419,8 +404,7 @@ def _trained(job: Job, masked: int) -> None:
         inputs = batch[0]
         return engine(torch.cat([inputs, -inputs]).unsqueeze(0)).float()
 
-    for step in range(3):
-        job.train(engine, step, loss)
+    job.steps(engine, range(3), loss)
 
 
 @scenario("a loss is computed in tiles with as many labels each", pinned=[{"stage": "2"}], **_FITS)
@@ -433,10 +417,7 @@ def loss_in_unequal_tiles(job: Job) -> None:
     _trained(job, 3)
 
 
-@scenario(
-    "an MLP is computed in tiles, with TiledMLP, on one rank",
-    pinned=[{"stage": "2", "ranks": "1"}, {"stage": "1", "ranks": "1", "overlap_comm": "true"}],
-    ranks=("1",),
-)
+@scenario("an MLP is computed in tiles, with TiledMLP, on one rank")
+@settings(pinned=[{"stage": "2", "ranks": "1"}, {"stage": "1", "ranks": "1", "overlap_comm": "true"}], ranks=("1",))
 def tiled_mlp_of_one_rank(job: Job) -> None:
     _steps(job, _tiled(job, 2))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 _SHARDS: Any = {"stage": "012", "ranks": ("2", "4"), "optimizer": ("SGD", "AdamW"), "offload": ("none",)}
 
@@ -66,8 +63,8 @@ def shards_resumed(job: Job) -> None:
     _resumed(job, _two_shards(job), job.rank % 2)
 
 
-@scenario(
-    "Ulysses sequence parallelism resumes from a checkpoint",
+@scenario("Ulysses sequence parallelism resumes from a checkpoint")
+@settings(
     pinned=[{"stage": "2"}, {"stage": "0"}, {"stage": "1", "ranks": "4"}],
     **{**_SHARDS, "precision": ("fp32", "bf16"), "clipping": ("off",)},
 )
@@ -123,7 +120,7 @@ _FITS: Any = {
 
 
 def _passed(job: Job, model: str, layer: str, groups: int, by_group: bool) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     names = ("self_attn", "query_key_value", "out_proj", "mlp", "up_proj", "down_proj")
     whole = autotp.causal(autotp.Kind(model, layer, *names, groups, by_group))
@@ -159,21 +156,21 @@ def sharded_decoder_by_groups(job: Job) -> None:
 
 @scenario("sharded inference of MPT's layer", pinned=[{}], **_FITS)
 def sharded_mpt(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _passed_by_names(job, autotp.causal(autotp.MPT))
 
 
 @scenario("sharded inference of Persimmon's layer", pinned=[{}], **_FITS)
 def sharded_persimmon(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     names = ("self_attn", "query_key_value", "out_proj", "mlp", "up_proj", "down_proj")
     _passed_by_names(job, autotp.causal(autotp.Kind("Persimmon", "PersimmonDecoderLayer", *names, 8, True)))
 
 
 def _passed_by_names(job: Job, whole: Any) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     found: Any = whole if job.plain else autotp.shard(job._lab, whole)
     for number in range(2):
@@ -182,15 +179,14 @@ def _passed_by_names(job: Job, whole: Any) -> None:
 
 @scenario("sharded inference of an MPT whose attention notes kv_n_heads, and needs it", pinned=[{}], **_FITS)
 def sharded_mpt_by_names(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _passed_by_names(job, autotp.noting_mpt())
 
 
-@scenario(
-    "sharded inference of an MPT whose attention notes kv_n_heads, and needs only its weights", pinned=[{}], **_FITS
-)
+@scenario("sharded inference of an MPT whose attention notes kv_n_heads, and needs only its weights")
+@settings(pinned=[{}], **_FITS)
 def sharded_mpt_by_weights(job: Job) -> None:
-    from dsfix.lab import autotp
+    from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _passed_by_names(job, autotp.noting_mpt(from_weights=True))

@@ -11,22 +11,15 @@ import sys
 from collections.abc import Callable
 from multiprocessing.pool import ThreadPool
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
+from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import engines, experts, pipelines
 
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
-
 _ADAM = ("AdamW", "client's AdamW")  # with ZeRO-3 DeepSpeed looks for its moments
-
-
 _ZERO: Any = {"stage": "123", "optimizer": _ADAM}
-
-
 _UNIVERSAL = {"load_universal": True}
 
 
@@ -59,8 +52,8 @@ def _universal(job: Job, make: Any, then: dict[str, Any] | None = None) -> None:
         job.resume(lambda number: make(number, configs[number]), lambda tag: _convert(job, tag))
 
 
-@scenario(
-    "training resumes from a universal checkpoint",
+@scenario("training resumes from a universal checkpoint")
+@settings(
     pinned=[{"stage": "3", "optimizer": "AdamW"}, {"stage": "1", "optimizer": "AdamW"}],
     works_around=("universal_checkpoint_weights_only",),
     **_ZERO,
@@ -69,11 +62,8 @@ def universal(job: Job) -> None:
     _universal(job, lambda seed, config: job.engine(job.MLP(seed=seed), **config))
 
 
-@scenario(
-    "a universal checkpoint with two groups that have equal settings",
-    pinned=[{"stage": "3", "optimizer": "AdamW", "ranks": "1"}],
-    **_ZERO,
-)
+@scenario("a universal checkpoint with two groups that have equal settings")
+@settings(pinned=[{"stage": "3", "optimizer": "AdamW", "ranks": "1"}], **_ZERO)
 def universal_two_groups(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
         model = job.MLP(seed=seed)
@@ -83,12 +73,8 @@ def universal_two_groups(job: Job) -> None:
     _universal(job, make)
 
 
-@scenario(
-    "a universal checkpoint is loaded into smaller sub-groups",
-    pinned=[{"stage": "3", "optimizer": "AdamW"}],
-    stage="3",
-    optimizer=_ADAM,
-)
+@scenario("a universal checkpoint is loaded into smaller sub-groups")
+@settings(pinned=[{"stage": "3", "optimizer": "AdamW"}], stage="3", optimizer=_ADAM)
 def universal_in_sub_groups(job: Job) -> None:
     _universal(
         job,
@@ -97,12 +83,8 @@ def universal_in_sub_groups(job: Job) -> None:
     )
 
 
-@scenario(
-    "a universal checkpoint of a model that is half frozen",
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
-    works_around=("universal_checkpoint_leaves_frozen",),
-    **_ZERO,
-)
+@scenario("a universal checkpoint of a model that is half frozen")
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW"}], works_around=("universal_checkpoint_leaves_frozen",), **_ZERO)
 def universal_frozen(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
         model = job.MLP(seed=seed)
@@ -164,16 +146,14 @@ def _on_other_ranks(job: Job, before: int, after: int) -> None:
         _steps(job, engine, after, range(2, 4))
 
 
-@scenario(
-    "one rank resumes from a universal checkpoint of two", pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND
-)
+@scenario("one rank resumes from a universal checkpoint of two")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND)
 def universal_on_fewer_ranks(job: Job) -> None:
     _on_other_ranks(job, 2, 1)
 
 
-@scenario(
-    "two ranks resume from a universal checkpoint of one", pinned=[{"stage": "3", "optimizer": "AdamW"}], **_ROUND
-)
+@scenario("two ranks resume from a universal checkpoint of one")
+@settings(pinned=[{"stage": "3", "optimizer": "AdamW"}], **_ROUND)
 def universal_on_more_ranks(job: Job) -> None:
     _on_other_ranks(job, 1, 2)
 
@@ -191,25 +171,17 @@ def _counted(job: Job) -> Any:
 
 
 _ELASTIC: Any = {"zero_optimization": {"elastic_checkpoint": True}}
-
-
 _ONE_OR_TWO: Any = {"stage": "12", "offload": ("none",), "optimizer": ("client's SGD",)}
 
 
-@scenario(
-    "elastic_checkpoint with an optimizer that counts steps in its groups",
-    pinned=[{"stage": "1", "optimizer": "client's SGD"}],
-    **_ONE_OR_TWO,
-)
+@scenario("elastic_checkpoint with an optimizer that counts steps in its groups")
+@settings(pinned=[{"stage": "1", "optimizer": "client's SGD"}], **_ONE_OR_TWO)
 def elastic(job: Job) -> None:
     _elastic(job, _ELASTIC)
 
 
-@scenario(
-    "elastic_checkpoint is turned off before loading",
-    pinned=[{"stage": "2", "optimizer": "client's SGD"}],
-    **_ONE_OR_TWO,
-)
+@scenario("elastic_checkpoint is turned off before loading")
+@settings(pinned=[{"stage": "2", "optimizer": "client's SGD"}], **_ONE_OR_TWO)
 def elastic_turned_off(job: Job) -> None:
     _elastic(job, {})
 
@@ -224,11 +196,9 @@ def elastic_adamw(job: Job) -> None:
     job.resume(lambda seed: job.engine(job.MLP(seed=seed), **_ELASTIC))
 
 
-@scenario(
-    "a checkpoint writer, in an environment that makes torch.load unpickle",
-    pinned=[{"stage": "1"}],
-    stage="123",
-    works_around=("checkpoint_writer_weights_only", "checkpoint_weights_only"),
+@scenario("a checkpoint writer, in an environment that makes torch.load unpickle")
+@settings(
+    pinned=[{"stage": "1"}], stage="123", works_around=("checkpoint_writer_weights_only", "checkpoint_weights_only")
 )
 def writer(job: Job) -> None:
     config: Any = {"checkpoint": {"writer": {"type": "PYTHON", "decoupled": False, "data_parallel": "replica"}}}
@@ -240,8 +210,7 @@ def writer(job: Job) -> None:
 def fetched_by_all_reduce(job: Job) -> None:
     """Sizes are multiples of the number of ranks, except for the head's bias."""
     engine = job.engine(job.MLP(), zero_optimization={"stage3_use_all_reduce_for_fetch_params": True})
-    for step in range(4):
-        job.train(engine, step)
+    job.steps(engine, range(4))
 
 
 @scenario(
@@ -265,12 +234,9 @@ def moved_and_back(job: Job) -> None:
 _STATE = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}, "iteration": 1}
 
 
-@scenario(
-    "a checkpoint is converted into a universal one, whose files are read",
-    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}],
-    stage="12",
-    ranks=("2", "4"),
-    optimizer=("AdamW",),
+@scenario("a checkpoint is converted into a universal one, whose files are read")
+@settings(
+    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}], stage="12", ranks=("2", "4"), optimizer=("AdamW",)
 )
 def converted_to_universal(job: Job) -> None:
     nn = job.torch.nn
@@ -278,8 +244,7 @@ def converted_to_universal(job: Job) -> None:
     forward = lambda self, x: self.head(self.below(x).tanh()).mean(dim=1, keepdim=True)  # noqa: E731
     # as many elements as ranks share without padding, with which older releases cannot convert torch's optimizers
     engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 16)))
-    for step in range(2):
-        job.train(engine, step)
+    job.steps(engine, range(2))
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         found = job.weights(engine) if job.plain else _converted(job, engine)
     for name, weight in sorted(found.items()):
@@ -315,8 +280,6 @@ def _converted(job: Job, engine: Any) -> dict[str, Any]:
 
 
 _UP_TO_TWO: Any = {"stage": "12", "optimizer": ("AdamW", "client's AdamW")}
-
-
 _WHOLE_FILES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
@@ -337,11 +300,9 @@ def _go_on(job: Job, make: Callable[..., Any], train: Callable[[Any, int], None]
         train(engine, step)
 
 
-@scenario(
-    "a universal checkpoint of a model whose head and embedding share a weight",
-    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}],
-    stage="123",
-    optimizer=("AdamW", "client's AdamW"),
+@scenario("a universal checkpoint of a model whose head and embedding share a weight")
+@settings(
+    pinned=[{"stage": "1", "optimizer": "AdamW", "ranks": "4"}], stage="123", optimizer=("AdamW", "client's AdamW")
 )
 def universal_tied(job: Job) -> None:
     def make(_: int, **config: Any) -> Any:
@@ -352,11 +313,8 @@ def universal_tied(job: Job) -> None:
     _go_on(job, make, job.train_on_tokens)
 
 
-@scenario(
-    "a universal checkpoint of a model that uses one block three times",
-    pinned=[{"stage": "2", "optimizer": "AdamW", "ranks": "4"}],
-    **_UP_TO_TWO,
-)
+@scenario("a universal checkpoint of a model that uses one block three times")
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW", "ranks": "4"}], **_UP_TO_TWO)
 def universal_block_three_times(job: Job) -> None:
     def make(seed: int, **config: Any) -> Any:
         nn = job.torch.nn
@@ -368,11 +326,8 @@ def universal_block_three_times(job: Job) -> None:
     _go_on(job, make, job.train)
 
 
-@scenario(
-    "a universal checkpoint of an MoE model",
-    pinned=[{"stage": "1", "optimizer": "AdamW"}],
-    **{**experts._FITS, **_UP_TO_TWO},
-)
+@scenario("a universal checkpoint of an MoE model")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW"}], **{**experts._FITS, **_UP_TO_TWO})
 def universal_experts(job: Job) -> None:
     def make(_: int, **config: Any) -> Any:
         model = experts._model(job, 1, experts._EXPERTS)
@@ -387,8 +342,8 @@ def universal_experts(job: Job) -> None:
     _go_on(job, make, job.train)
 
 
-@scenario(
-    "a universal checkpoint of a pipeline",
+@scenario("a universal checkpoint of a pipeline")
+@settings(
     pinned=[{"stage": "1", "accumulation": "2", "optimizer": "AdamW"}],
     **{**pipelines._FITS, "stage": "1", "optimizer": ("AdamW",)},
 )
@@ -423,8 +378,7 @@ def universal_within_a_round(job: Job) -> None:
         engine = job.engine(job.MLP(seed=1), checkpoint={"load_universal": True})
         within(engine)
         job.load(engine, tag)
-    for step in range(1, 4):
-        job.train(engine, step)
+    job.steps(engine, range(1, 4))
 
 
 _FITS: Any = {
@@ -434,8 +388,6 @@ _FITS: Any = {
     "optimizer": ("AdamW",),
     "partitioning": ("parameters persist",),
 }
-
-
 _ROUND_BY_MPU: Any = {**_FITS, "ranks": ("2",), "accumulation": ("1",), "precision": ("fp32",)}
 
 
@@ -523,8 +475,8 @@ def _steps_by_mpu(job: Job, engine: Any, ranks: int, steps: range) -> None:
         job.note(f"step {step}: the group's count", engine.optimizer.param_groups[0].get("step"))
 
 
-@scenario(
-    "a job with an mpu resumes from a universal checkpoint",
+@scenario("a job with an mpu resumes from a universal checkpoint")
+@settings(
     pinned=[
         {"stage": "1", "optimizer": "AdamW"},
         {"stage": "2", "ranks": "1", "optimizer": "AdamW"},
@@ -538,8 +490,8 @@ def universal_with_mpu(job: Job) -> None:
         _resumed(job, job.world_size, job.world_size)
 
 
-@scenario(
-    "a job with an mpu resumes from a universal checkpoint, with an optimizer that counts steps and calls",
+@scenario("a job with an mpu resumes from a universal checkpoint, with an optimizer that counts steps and calls")
+@settings(
     pinned=[{"stage": "1", "optimizer": "client's AdamW"}],
     **{**_FITS, "precision": ("fp32",), "optimizer": ("client's AdamW",)},
 )
@@ -561,30 +513,23 @@ def universal_with_mpu_counting(job: Job) -> None:
 
 
 @scenario(
-    "a job with an mpu loads a universal checkpoint without the optimizer's states, which DeepSpeed loads nevertheless",
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
-    **{**_FITS, "precision": ("fp32",), "accumulation": ("1",)},
+    "a job with an mpu loads a universal checkpoint without the optimizer's states, which DeepSpeed loads nevertheless"
 )
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW"}], **{**_FITS, "precision": ("fp32",), "accumulation": ("1",)})
 def universal_with_mpu_weights(job: Job) -> None:
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         _resumed(job, job.world_size, job.world_size, load_optimizer=False)
 
 
-@scenario(
-    "one rank with an mpu resumes from a universal checkpoint of two",
-    pinned=[{"stage": "1", "optimizer": "AdamW"}],
-    **_ROUND_BY_MPU,
-)
+@scenario("one rank with an mpu resumes from a universal checkpoint of two")
+@settings(pinned=[{"stage": "1", "optimizer": "AdamW"}], **_ROUND_BY_MPU)
 def universal_with_mpu_on_fewer_ranks(job: Job) -> None:
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         _resumed(job, 2, 1)
 
 
-@scenario(
-    "two ranks with an mpu resume from a universal checkpoint of one",
-    pinned=[{"stage": "2", "optimizer": "AdamW"}],
-    **_ROUND_BY_MPU,
-)
+@scenario("two ranks with an mpu resume from a universal checkpoint of one")
+@settings(pinned=[{"stage": "2", "optimizer": "AdamW"}], **_ROUND_BY_MPU)
 def universal_with_mpu_on_more_ranks(job: Job) -> None:
     with mock.patch.dict(os.environ, TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
         _resumed(job, 1, 2)

@@ -7,24 +7,16 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
-from dsfix.lab import half
 from matrix.bystanders import space
-from matrix.bystanders.scenario import scenario
-
-if TYPE_CHECKING:
-    from matrix.bystanders.job import Job
+from matrix.bystanders.scenario import Job, scenario, settings
 
 
 # on one rank: nothing initializes the padding of more
-@scenario(
-    "a model made after a zero.Init, of a class without an __init__ of its own",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    stage="123",
-    ranks=("1",),
-)
+@scenario("a model made after a zero.Init, of a class without an __init__ of its own")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], stage="123", ranks=("1",))
 def made_after_zero_init(job: Job) -> None:
     class Model(job.MLP):  # type: ignore[misc,name-defined,unused-ignore]
         def forward(self, x: Any) -> Any:
@@ -39,8 +31,7 @@ def made_after_zero_init(job: Job) -> None:
         finally:
             job.torch.nn.functional.linear = linear  # zero.Init leaves its own
     engine = job.engine(Model())
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 _NESTED: Any = {"stage": "3", "precision": ("fp32", "bf16"), "ranks": ("1", "2")}
@@ -71,8 +62,7 @@ def _tell(job: Job, label: str, module: Any) -> None:
 
 def _nested_trained(job: Job, model: Any) -> None:
     engine = job.engine(model)
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 def _nested(job: Job) -> Any:
@@ -83,11 +73,8 @@ def _nested(job: Job) -> Any:
     return Model
 
 
-@scenario(
-    "a model made before zero.Inits within each other and after one another, and trained afterwards",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    **_NESTED,
-)
+@scenario("a model made before zero.Inits within each other and after one another, and trained afterwards")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def made_before_nested_zero_inits(job: Job) -> None:
     nn, made = job.torch.nn, _nested(job)
     model = made()
@@ -107,11 +94,8 @@ def made_before_nested_zero_inits(job: Job) -> None:
     _nested_trained(job, model)
 
 
-@scenario(
-    "a model made after a zero.Init that an error has left, and one within it",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    **_NESTED,
-)
+@scenario("a model made after a zero.Init that an error has left, and one within it")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def made_after_a_failed_zero_init(job: Job) -> None:
     nn = job.torch.nn
 
@@ -138,9 +122,8 @@ def made_after_a_failed_zero_init(job: Job) -> None:
     _nested_trained(job, _nested(job)())
 
 
-@scenario(
-    "an engine made within zero.Init, of a model made before it", pinned=[{"stage": "3", "ranks": "1"}], **_NESTED
-)
+@scenario("an engine made within zero.Init, of a model made before it")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def engine_made_in_zero_init(job: Job) -> None:
     nn, made = job.torch.nn, _nested(job)
     model = made()
@@ -150,15 +133,11 @@ def engine_made_in_zero_init(job: Job) -> None:
             _tell(job, "after the engine", nn.Linear(4, 4))
     if not job.plain:
         _tell(job, "after", made())
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
-@scenario(
-    "a model of a class that is defined within zero.Init, made there and afterwards",
-    pinned=[{"stage": "3", "ranks": "1"}],
-    **_NESTED,
-)
+@scenario("a model of a class that is defined within zero.Init, made there and afterwards")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], **_NESTED)
 def classes_of_zero_init(job: Job) -> None:
     nn = job.torch.nn
 
@@ -207,9 +186,8 @@ def classes_of_zero_init(job: Job) -> None:
 
 
 # on one rank: nothing initializes the padding of more
-@scenario(
-    "a model made after a zero.Init with a skip_init", pinned=[{"stage": "3", "ranks": "1"}], stage="123", ranks=("1",)
-)
+@scenario("a model made after a zero.Init with a skip_init")
+@settings(pinned=[{"stage": "3", "ranks": "1"}], stage="123", ranks=("1",))
 def made_after_skip_init(job: Job) -> None:
     if not job.plain:
         functional, utils = job.torch.nn.functional, job.torch.nn.utils
@@ -221,8 +199,7 @@ def made_after_skip_init(job: Job) -> None:
         finally:
             functional.linear = linear  # zero.Init leaves its own
     engine = job.engine(job.MLP())
-    for step in range(3):
-        job.train(engine, step)
+    job.steps(engine, range(3))
 
 
 # in half precision the weights are drawn in it: others than those of plain PyTorch
@@ -267,12 +244,12 @@ def frozen_in_parts(job: Job) -> None:
 
 
 _MOVED: Any = {"stage": "3", "offload": ("none",), "optimizer": ("client's AdamW",)}
-
-
 _PINNED = [{"stage": "3", "optimizer": "client's AdamW"}]
 
 
 def _train(job: Job, model: Any, parameters: list[Any]) -> None:
+    from dsfix.patches import _half as half
+
     def fused(given: list[Any]) -> Any:
         if job.plain:
             return job.torch.optim.AdamW(given, **space.ADAM)
@@ -322,8 +299,7 @@ def _trained_shards(job: Job, size: int, **options: Any) -> None:
         engine = job.engine(_model(job), zero_optimization={"mics_shard_size": size, **options})
         if job.world_size > size and hasattr(getattr(engine, "optimizer", None), "_get_param_partition_rank"):
             return  # 0.19.6 hangs: by that rank, only the first of several groups has gradients to reduce
-        for step in range(3):
-            job.train(engine, step)
+        job.steps(engine, range(3))
 
 
 @contextmanager
@@ -339,8 +315,8 @@ def _coalesced(job: Job) -> Iterator[None]:
         yield
 
 
-@scenario(
-    "MiCS in groups of two ranks",
+@scenario("MiCS in groups of two ranks")
+@settings(
     pinned=[{"stage": "3", "partitioning": "all"}, {"stage": "3", "ranks": "4", "partitioning": "all"}],
     ranks=("2", "4"),
     **_FITS,
@@ -349,12 +325,8 @@ def mics(job: Job) -> None:
     _trained_shards(job, 2)
 
 
-@scenario(
-    "MiCS in a group of two ranks resumes from a checkpoint",
-    pinned=[{"stage": "3", "partitioning": "all"}],
-    ranks=("2",),
-    **_FITS,
-)
+@scenario("MiCS in a group of two ranks resumes from a checkpoint")
+@settings(pinned=[{"stage": "3", "partitioning": "all"}], ranks=("2",), **_FITS)
 def mics_resumed(job: Job) -> None:
     def make(seed: int) -> Any:
         model = _model(job)
@@ -374,12 +346,8 @@ def mics_on_one_rank(job: Job) -> None:
     _trained_shards(job, 1)
 
 
-@scenario(
-    "MiCS in one group of four ranks, which are two nodes",
-    pinned=[{"stage": "3", "ranks": "4", "partitioning": "all"}],
-    ranks=("4",),
-    **_FITS,
-)
+@scenario("MiCS in one group of four ranks, which are two nodes")
+@settings(pinned=[{"stage": "3", "ranks": "4", "partitioning": "all"}], ranks=("4",), **_FITS)
 def mics_of_nodes(job: Job) -> None:
     with mock.patch.dict(os.environ, NDEV_PER_NODE="2"):
         _trained_shards(job, 4, mics_hierarchical_params_gather=True)

@@ -45,14 +45,6 @@ def clips_too_much(factor=1.4):
         return unscale(self, gradients, total_norm * factor)
 
 
-def double_scaling():
-    """The loss is divided by the accumulation steps twice."""
-
-    @around("backward", DeepSpeedEngine)
-    def _(backward, self, loss, *args, **options):
-        return backward(self, loss / self.gradient_accumulation_steps(), *args, **options)
-
-
 def dropped_micro_batch():
     """The first micro-batch of each step is ignored."""
 
@@ -215,18 +207,6 @@ def unreduced_last_bucket():
     @around("allreduce_no_retain", DeepSpeedEngine)
     def _(allreduce, self, bucket, *args, **options):
         return allreduce(self, bucket[:-2], *args, **options)
-
-
-def wrong_group_decay():
-    """All groups use the largest weight decay of any group."""
-
-    @around("_take_model_step", DeepSpeedEngine)
-    def _(take, self, *args, **options):
-        groups = self.basic_optimizer.param_groups
-        largest = max(group["weight_decay"] for group in groups)
-        for group in groups:
-            group["weight_decay"] = largest
-        take(self, *args, **options)
 
 
 def wrong_group_lr():

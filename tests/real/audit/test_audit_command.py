@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from dsfix.audit.trial import ranks, trial
 from dsfix.catalogue import registry
 from dsfix.patch import Severity
 from dsfix.versions import installed
+from tests.processes import ended
 
 pytestmark = pytest.mark.skipif(installed("deepspeed") is None, reason="DeepSpeed is not installed")
 
@@ -27,14 +27,7 @@ def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path):
     imports = [name for name, each in registry.catalogue().items() if each.patch.severity is Severity.IMPORT]
     variables = {**os.environ, **JOB, "DSFIX_ONLY": ",".join([NEEDED, OTHER, *imports])}
     options = ["--ranks=1", "--steps=3", "--phases=none", "--timeout=600", "--time=1800", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dsfix", "audit", str(config), *options],
-        env=variables,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended([sys.executable, "-m", "dsfix", "audit", config, *options], tmp_path, variables, timeout=None)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["with_dsfix"]["agrees"]

@@ -1,7 +1,6 @@
 """The device_map guards with the real DeepSpeed, transformers, accelerate and peft, on the emulated devices."""
 
 import json
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from dsfix.lab.ranks import launch
+from tests.processes import without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
 SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"
 OFFLOADED = "GuardError: the model was loaded with device_map, which offloaded parts of it"
-DEVICES = "Expected all tensors to be on the same device"
 REPAIRED = "DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from"
 
 pytestmark = pytest.mark.skipif(
@@ -31,9 +30,9 @@ def seen(tmp_path_factory):
         key = (program, mode, ranks)
         if key not in done:
             directory = tmp_path_factory.mktemp(program)
-            env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
+            guard = mode if mode != "error" else ""
+            env = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=guard)
             env.pop("ACCELERATE_BYPASS_DEVICE_MAP", None)
-            env.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=mode if mode != "error" else "")
             command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(directory), mode]
             for ended in launch(command, ranks=ranks, timeout=300, env=env, cwd=directory):
                 assert ended.returncode == 0, f"rank {ended.rank}: {ended.stdout[-2000:]}{ended.stderr[-6000:]}"
@@ -48,16 +47,7 @@ def as_without(case, *devices):
     return case.get("equal") is True and case.get("left", case.get("devices")) == list(devices)
 
 
-def test_without_the_guard_the_first_forward_pass_fails(seen):
-    (found,) = seen("device_map", "off")
-    for case in ("eight devices", "embedding", "zero-3"):
-        assert found[case]["error"].startswith(f"RuntimeError: {DEVICES}")
-    assert "index" in found["embedding"]["error"]
-    assert "cuda:7" in found["embedding"]["error"]
-    assert "You can't move a model that has some modules offloaded" in found["cpu"]["error"]
-
-
-@pytest.mark.parametrize("case", ["eight devices", "peft", "trainer without a check"])
+@pytest.mark.parametrize("case", ["eight devices", "peft"])
 def test_several_devices_are_one_clear_error(seen, case):
     (found,) = seen("device_map", "error")
     lines = found[case]["error"].splitlines()
@@ -71,23 +61,11 @@ def test_several_devices_are_one_clear_error(seen, case):
     assert "without device_map" in lines[-1]
 
 
-def test_the_trainer_has_its_own_check(seen):
-    (found,) = seen("device_map", "error")
-    assert found["trainer"]["error"].startswith("ValueError: You can't train a model that has been loaded with")
-
-
-@pytest.mark.parametrize("case", ["cpu", "disk"])
 @pytest.mark.parametrize("mode", ["error", "repair"])
-def test_offloaded_models_are_refused(seen, case, mode):
+def test_offloaded_models_are_refused(seen, mode):
     (found,) = seen("device_map", mode)
-    assert found[case]["error"].startswith(OFFLOADED)
-    assert "\n  lm_head\n" in found[case]["error"]
-
-
-def test_hooks_of_one_other_device_are_an_error(seen):
-    (found,) = seen("device_map", "error")
-    assert found["hooks of one other device"]["error"].startswith(SEVERAL + "0, ")
-    assert "cuda:1: " in found["hooks of one other device"]["error"]
+    assert found["cpu"]["error"].startswith(OFFLOADED)
+    assert "\n  lm_head\n" in found["cpu"]["error"]
 
 
 @pytest.mark.parametrize("case", ["hooks of this device", "auto with one device", "map without hooks"])
@@ -97,7 +75,7 @@ def test_models_that_train_correctly_pass_silently(seen, case):
     assert found[case]["said"] == []
 
 
-@pytest.mark.parametrize("case", ["stage 0", "stage 1", "stage 2", "stage 3", "tied", "peft", "trainer"])
+@pytest.mark.parametrize("case", ["stage 0", "stage 2", "stage 3", "tied", "peft", "trainer"])
 def test_a_repaired_model_trains_like_one_without_device_map(seen, case):
     (found,) = seen("device_map", "repair")
     assert as_without(found[case], "cuda:0"), found[case]
@@ -121,47 +99,16 @@ def test_a_correct_model_is_not_repaired(seen):
     assert found["nothing to repair"]["said"] == []
 
 
-def test_each_rank_has_its_own_device(seen):
-    for rank, found in enumerate(seen("device_map", "error", ranks=2)):
-        assert found["hooks of another rank's device"]["error"].startswith(f"{SEVERAL}{rank}, ")
-        assert found["own device"]["equal"]
-        assert found["own device"]["said"] == []
-        # all ranks map to the device of rank 0: the engine moves the model
-        assert found["another rank's device"]["equal"]
-        warned = [said for said in found["another rank's device"]["said"] if "uses memory on both" in said]
-        assert len(warned) == rank
-
-
 def test_repaired_on_two_ranks(seen):
     for rank, found in enumerate(seen("device_map", "repair", ranks=2)):
         assert as_without(found["stage 2"], f"cuda:{rank}"), found
         assert len(found["stage 2"]["said"]) == 1 - rank
 
 
-def test_ddp_without_the_guard(seen):
-    for found in seen("ddp", "error", ranks=2):
-        assert "only work with single-device/multiple-device GPU modules" in found["unwatched, device_ids"]["error"]
-        assert "input module parameters locate in" in found["unwatched, offloaded"]["error"]
-
-
-def test_ddp_is_stopped_if_the_model_is_not_on_its_device(seen):
-    for rank, found in enumerate(seen("ddp", "error", ranks=2)):
-        for case in ("device_ids", "subclass", "another device"):
-            assert found[case]["error"].startswith(f"{SEVERAL}{rank}, which was passed to DistributedDataParallel")
-        assert found["offloaded"]["error"].startswith(OFFLOADED)
-
-
-def test_ddp_over_separate_devices_per_process_passes(seen):
-    for rank, found in enumerate(seen("ddp", "error", ranks=2)):
-        assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
-        assert as_without(found["this device"], f"cuda:{rank}")
-        assert found["devices of its own"]["said"] == found["this device"]["said"] == []
-        (said,) = found["too few devices"]["said"]
-        assert "too few for each" in said
-
-
 def test_ddp_repaired(seen):
     for rank, found in enumerate(seen("ddp", "repair", ranks=2)):
+        assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
+        assert found["devices of its own"]["said"] == []
         for case in ("device_ids", "subclass", "another device", "too few devices"):
             assert as_without(found[case], f"cuda:{rank}"), found[case]
         assert found["offloaded"]["error"].startswith(OFFLOADED)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from importlib import metadata
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from packaging.version import Version
 
 from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement
+from tests.processes import ended, without_dsfix
 
 torch = pytest.importorskip("torch")
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
@@ -30,13 +30,10 @@ def job(tmp_path):
 
     def run(*kinds, script="train", **variables):
         result = tmp_path / "result"
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-        env.update(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", **variables)
-        command = [sys.executable, str(PROGRAM), str(result), ",".join(kinds), script]
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+        env = without_dsfix(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", **variables)
+        done = ended([sys.executable, PROGRAM, result, ",".join(kinds), script], tmp_path, env)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-        seen = json.loads(result.read_text(encoding="utf-8"))
-        return seen
+        return json.loads(result.read_text(encoding="utf-8"))
 
     return run
 

@@ -11,6 +11,7 @@ import pytest
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.ranks import launch
 from dsfix.versions import Fit, gate
+from tests.processes import without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -31,19 +32,16 @@ def applies():
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs one of `programs/` on as many ranks; returns what each wrote, and what rank 0 wrote to standard error."""
+    """Runs one of `programs/` on one rank; returns what it wrote, and its standard error."""
     if find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed")
 
-    def run(program, *arguments, ranks=1, **variables):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-        environment.update({name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ})
-        environment.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **variables)
+    def run(program, *arguments, **variables):
+        kept = {name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ}
+        environment = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **kept, **variables)
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(tmp_path), *map(str, arguments)]
-        ended = launch(command, ranks=ranks, timeout=300, env=environment, cwd=tmp_path)
-        for each in ended:
-            assert each.returncode == 0, f"rank {each.rank}: {each.stdout[-2000:]}{each.stderr[-6000:]}"
-        seen = [json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]
-        return seen, ended[0].stderr
+        (ended,) = launch(command, ranks=1, timeout=300, env=environment, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
+        return json.loads((tmp_path / "0.json").read_text(encoding="utf-8")), ended.stderr
 
     return run

@@ -8,7 +8,7 @@ import pytest
 )
 def test_what_the_script_discards_is_not_trained(run, applies, patch_id, stage):
     applies(patch_id)
-    [seen], errors = run("discarded", stage)
+    seen, errors = run("discarded", stage)
     for doubtful in ("perhaps", "looked_at"):
         from_plain, from_last = seen.pop(doubtful)
         assert from_last < 1e-5 < 1e-2 < from_plain, doubtful  # as without the patch

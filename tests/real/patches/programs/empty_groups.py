@@ -3,7 +3,6 @@
 import dsfix  # noqa: F401 isort: skip
 import functools
 import json
-import pickle
 import sys
 import warnings
 from pathlib import Path
@@ -124,10 +123,7 @@ def trained(kind, stage, handed_over):
 
 def compared(kind, stage, handed_over):
     expected, parameters, reference = plain(kind)
-    try:
-        rates, after, scheduler, optimizer = trained(kind, stage, handed_over)
-    except (ValueError, RuntimeError) as error:  # the second: ReduceLROnPlateau
-        return {"error": str(error)}
+    rates, after, scheduler, optimizer = trained(kind, stage, handed_over)
     last = [[] if kind == "own" else this.get_last_lr() for this in (scheduler, reference)]
     return {
         "rates": rates,
@@ -156,28 +152,9 @@ def resumed(kind, stage, checkpoint):
     return {"rates": rates, "expected": expected[STEPS // 2 + 1 :]}
 
 
-def resumed_from_objects():
-    """The rates after both objects were pickled and read again, of an engine that is made with them."""
-    expected, _, _ = plain("lambda")
-    _, scheduler, optimizer = started("lambda", 0, handed_over=False)
-    for _ in range(STEPS // 2):
-        stepped(scheduler)
-    written = pickle.dumps((scheduler, optimizer))
-    scheduler, optimizer = pickle.loads(written)
-    config = {"train_micro_batch_size_per_gpu": len(regression_batch(rank=0, step=0)[0])}
-    engine = lab.initialize(MLP(), config, optimizer=optimizer)
-    rates = []
-    for _ in range(STEPS // 2, STEPS - 1):
-        stepped(scheduler)
-        rates.append([float(rate) for rate in engine.get_lr()])
-    return {"rates": rates, "expected": expected[STEPS // 2 + 1 :], "names dsfix": b"dsfix." in written}
-
-
 seen = {f"{kind}, stage 0": compared(kind, 0, False) for kind in SCHEDULERS}
 seen.update({f"lambda, stage {stage}, handed over": compared("lambda", stage, True) for stage in (0, 1, 2, 3)})
-if not any("error" in case for case in seen.values()):
-    seen.update({f"lambda, stage {stage}, resumed": resumed("lambda", stage, True) for stage in (0, 2)})
-    seen["lambda, resumed from objects"] = resumed_from_objects()
-    seen["lambda, resumed from the state of one without the patch"] = resumed("lambda", 0, False)
+seen.update({f"lambda, stage {stage}, resumed": resumed("lambda", stage, True) for stage in (0, 2)})
+seen["lambda, resumed from the state of one without the patch"] = resumed("lambda", 0, False)
 Path(sys.argv[1], f"{lab.rank}.json").write_text(json.dumps(seen))
 lab.close()

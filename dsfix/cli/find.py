@@ -1,0 +1,59 @@
+"""`find WORDS`: the known bugs that are about some words, or that an upstream number names."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from .. import survey, versions
+from ..catalogue import registry
+from ..upstream import coverage, releases, search, table
+from .exits import OK, UNSEEN
+from .printing import output, upstream
+
+NAME = "find"
+HELP = "search the known bugs by words or an upstream number, those of the installed DeepSpeed first"
+_MOST = 10  # lines of a group
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("words", metavar="WORD", nargs="+", help="what happens; an id; 7948, #7948 or its address")
+
+
+def run(options: argparse.Namespace) -> int:
+    known, entries, query = table.load(), registry.catalogue(), " ".join(options.words)
+    found = upstream.named(query)
+    if not found and not survey.reference(query):
+        found = search.search(query, coverage.bugs(known, entries), entries)
+    try:
+        release, about = releases.installed(versions.installed("deepspeed") or "", known)[0], ""
+    except releases.UnknownRelease:
+        release, about = known.releases[-1], "the newest, "
+    here = [(bug, bug.on(release)) for bug in found if bug.row.has(release)]
+    others = [(bug, bug.on(bug.row.last or known.releases[-1])) for bug in found if not bug.row.has(release)]
+    if options.json:
+        told = {
+            "here": [upstream.as_json(*each) for each in here],
+            "others": [upstream.as_json(*each) for each in others],
+        }
+        output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **told})
+    elif found:
+        print(survey.heading())
+        _print(f"in {about}deepspeed {release}", [upstream.line(*each) for each in here])
+        lines = [(bug.row, upstream.line(bug, answer)) for bug, answer in others]
+        newest = known.releases[-1]
+        _print(
+            "in other releases", [(name, f"{row.first} to {row.last or newest}: {text}") for row, (name, text) in lines]
+        )
+        print("\n`python -m dsfix show NAME` explains one.")
+    else:
+        print(f"Nothing is known of {query!r}: try fewer or other words.")
+    return OK if found else UNSEEN
+
+
+def _print(group: str, lines: Iterable[tuple[str, str]]) -> None:
+    once = dict[str, str]()
+    for name, text in lines:
+        once.setdefault(name, text)  # several rows of the table may have one patch
+    heading = f"{group}: the best {_MOST} of {len(once)}" if len(once) > _MOST else group
+    output.print_lines([(heading, *line) for line in [*once.items()][:_MOST]])

@@ -1,0 +1,111 @@
+"""Edits made in the text of their files, and files as a unified diff."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from ...engine import verdict as judge
+from ...engine.anchors import Place
+from ...engine.source import text_of
+from ...patch import Edit
+
+
+class Unwritable(Exception):
+    """One sentence that says why an edit cannot be made in the text of its file."""
+
+
+def unified_diff(edits: Sequence[Edit]) -> str:
+    """The diff of all edited files; edits at the same place keep the given order.
+
+    Raises:
+        Unwritable: an anchor shares its line with other statements.
+    """
+    found = []
+    for module in dict.fromkeys(each.module for each in edits):
+        path, *texts = edited([(each, each.written) for each in edits if each.module == module])
+        name, packages = os.path.basename(path), module.split(".")
+        folder = packages if name == "__init__.py" else packages[:-1]
+        found.append(difference("/".join([*folder, name]), *texts))
+    return "".join(found)
+
+
+def difference(name: str, before: str | None, after: str) -> str:
+    """The unified diff of one file; before: None where it is new."""
+    old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
+    origin = "/dev/null" if before is None else f"a/{name}"
+    lines = difflib.unified_diff(old, new, origin, f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def edited(edits: Iterable[tuple[Edit, str]]) -> tuple[str, str, str]:
+    """The file that all of these edits are in, its text before, and after them with this code.
+
+    Raises:
+        Unwritable: an anchor shares its line with other statements. Refused: an anchor is not there.
+    """
+    placed = []
+    for edit, code in edits:
+        block, places = judge.places(edit)
+        placed += [(edit, code, place) for place in places]
+    before = text_of(block.path) or ""
+    lines = before.splitlines(keepends=True)
+    placed.sort(key=_position)
+    for edit, code, place in reversed(placed):  # so that earlier positions stay valid
+        _splice(lines, edit, code, place)
+    return block.path, before, "".join(lines)
+
+
+def whole_lines(lines: Sequence[str], node: ast.stmt) -> tuple[int, int]:
+    """The slice of a statement's lines, its decorators and the comments above it included."""
+    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
+    while first and lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    return first, node.end_lineno or node.lineno
+
+
+def _position(placed: tuple[Edit, str, Place]) -> tuple[int, int]:
+    edit, _, place = placed
+    if isinstance(place[0], ast.expr):
+        return place[0].lineno, place[0].col_offset
+    if edit.after is not None:
+        return place[-1].end_lineno or 0, sys.maxsize
+    return place[0].lineno, -1
+
+
+def _splice(lines: list[str], edit: Edit, code: str, place: Place) -> None:
+    """Makes one edit at one place in the lines of the file."""
+    first, last = place[0], place[-1]
+    start, end = first.lineno - 1, last.end_lineno or last.lineno
+    if isinstance(first, ast.expr):
+        head = lines[start].encode()[: first.col_offset]  # columns count bytes
+        tail = lines[end - 1].encode()[first.end_col_offset or 0 :]
+        lines[start:end] = (head + code.strip().encode() + tail).decode().splitlines(keepends=True)
+        return
+    indent = lines[start].encode()[: first.col_offset].decode()
+    if indent.strip():
+        raise Unwritable(f"{edit.target}: line {first.lineno} holds more than the anchor")
+    if edit.replace is None:
+        start = end = end if edit.after is not None else start
+    else:
+        code, start, end = _without_what_stays(code, place, start, end)
+    lines[start:end] = [f"{line}\n" for line in textwrap.indent(code.strip("\n"), indent).split("\n")] if code else []
+
+
+def _without_what_stays(code: str, place: Place, start: int, end: int) -> tuple[str, int, int]:
+    """The statements of the anchor that the code begins and ends with keep the file's own text."""
+    lines = textwrap.dedent(code).strip("\n").splitlines(keepends=True)
+    new, old = ast.parse("".join(lines)).body, list(place)
+    while len(old) > 1 and new and ast.dump(new[0]) == ast.dump(old[0]):
+        new.pop(0)
+        start = old.pop(0).end_lineno or start
+    while len(old) > 1 and new and ast.dump(new[-1]) == ast.dump(old[-1]):
+        new.pop()
+        end = old.pop().lineno - 1
+    if not new:
+        return "", start, end
+    return "".join(lines[whole_lines(lines, new[0])[0] : whole_lines(lines, new[-1])[1]]), start, end

@@ -1,0 +1,59 @@
+"""`find`: what somebody who describes a bug in words, or knows its number, is led to."""
+
+import json
+
+import pytest
+
+FLAGSHIP = "zero3_offload_clip_device"
+
+
+def find(environment, *words, **variables):
+    """What the bugs are called, those of the installed release first, and the exit status."""
+    done = environment.dsfix("find", *words, "--json", DSFIX_ONLY="", **variables)
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    bugs = found["here"] + found["others"]
+    return [each["by"][0] if each["by"] else each["key"] for each in bugs], done.returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "patch"),
+    [
+        ("grad norm doubled with gradient accumulation", "dict_output_double_scaling"),
+        ("LoRA gradient checkpointing CheckpointError", "zero3_checkpoint_recompute"),
+        ("no_sync accelerate accumulate", "no_sync_incompatible"),
+        ("clipping: tensors on cuda and cpu", FLAGSHIP),
+        ("Stage 3 offloading, clipped gradients: cuda and cpu", FLAGSHIP),
+        ("numpy 2 BUFSIZE", "numpy_bufsize"),
+    ],
+)
+def test_words_lead_to_the_bug(environment, words, patch):
+    found, status = find(environment, *words.split())
+    assert status == 0
+    assert any(each.startswith(f"patch {patch}") for each in found[:3]), found
+
+
+@pytest.mark.parametrize(
+    "name", [FLAGSHIP.upper(), "5461", "#5461", "https://github.com/deepspeedai/DeepSpeed/issues/5461"]
+)
+def test_ids_and_numbers(environment, name):
+    assert find(environment.install("0.14.2"), name)[0][0] == f"patch {FLAGSHIP}"
+
+
+def test_the_installed_release_comes_first(environment):
+    lines = environment.install("0.14.2").dsfix("find", "gradient", "norm", DSFIX_ONLY="").stdout.splitlines()
+    here, others = (next(n for n, line in enumerate(lines) if line.startswith(each)) for each in ("in d", "in o"))
+    assert lines[here].startswith("in deepspeed 0.14.2")
+    assert here < others
+    assert any(line.startswith("  #") for line in lines)  # bugs without a patch too
+    assert all(" to 0." in line for line in lines[others + 1 : -2])
+
+
+def test_without_deepspeed_it_is_the_newest(environment):
+    assert "\nin the newest, deepspeed 0." in environment.dsfix("find", "gradient").stdout
+
+
+@pytest.mark.parametrize("words", [("qqqq",), ("#1",)])
+def test_nothing_is_known(environment, words):
+    assert find(environment, *words) == ([], 4)
+    assert environment.dsfix("find", *words).stdout.startswith("Nothing is known of ")

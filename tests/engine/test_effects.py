@@ -1,0 +1,128 @@
+"""What patches say that they did, in the log, in report() and in the report files."""
+
+import json
+
+import pytest
+
+DEEPSPEED = """
+class Engine:
+    global_steps = 2
+
+def initialize(model=None):
+    return Engine(), None, None, None
+
+def f(x):
+    return x + 1
+
+def g(x):
+    return x + 1
+
+def h(x):
+    return x + 1
+"""
+TELLING = r"""
+from dsfix.process.effects import took_effect
+
+PATCH = declare(
+    Edit(
+        "deepspeed:f",
+        before="return x + 1",
+        code=f"took_effect({__name__!r}, 'twice %s', x)\nx *= 2",
+        uses=(took_effect,),
+    )
+)
+"""
+RUNNING = """
+from dsfix.patch import RAN
+
+PATCH = declare(Edit("deepspeed:g", before="return x + 1", code="x += 0", effect=RAN))
+"""
+DECLARING = """
+PATCH = declare(Edit("deepspeed:h", replace="x + 1", code="x + 2", effect="two were added", when="x > 3"))
+"""
+
+
+@pytest.fixture
+def telling(world):
+    world.package(init=DEEPSPEED)
+    world.patch("tells", TELLING)
+    world.patch("runs", RUNNING)
+    world.patch("declares", DECLARING)
+    world.patch("silent", 'PATCH = declare(Edit("deepspeed:g", before="return x + 1", code="x += 0"))')
+    world.patch("provides", 'PATCH = declare(Provide("deepspeed", "k", lambda module: 1))')
+    return world
+
+
+def test_three_states(telling):
+    told = telling.run(
+        """
+        import dsfix, deepspeed
+        def reached(): return [(each.id, each.reached, each.effect and str(each.effect)) for each in dsfix.report()]
+        before = reached()
+        values = [deepspeed.f(3), deepspeed.f(4), deepspeed.g(1), deepspeed.h(3)]
+        between = reached()
+        deepspeed.h(4)
+        tell([before, values, between, reached()])
+        """
+    )
+    before, values, between, after = told.value
+    constant = [["provides", "ran", None], ["silent", "", None]]
+    telling = {id: [state, what] for id, state, what in after if [id, state, what] not in constant}
+    assert telling == {
+        "declares": ["took effect", "two were added"],
+        "runs": ["ran", None],
+        "tells": ["took effect", "twice 3"],
+    }
+    assert [each for each in before if each not in constant] == [[id, "not reached", None] for id in sorted(telling)]
+    assert [each for each in between if each not in after] == [["declares", "not reached", None]]
+    assert values == [7, 9, 2, 5]
+
+
+def test_line_and_file(telling):
+    told = telling.run(
+        """
+        import dsfix, deepspeed, os
+        engine = deepspeed.initialize()[0]
+        deepspeed.f(3), deepspeed.f(4)
+        [file] = os.listdir("reports")
+        tell(open(f"reports/{file}").read())
+        """,
+        DSFIX_REPORT="reports",
+    )
+    assert [line for line in told.log if "took effect" in line] == ["[dsfix] INFO: tells took effect, step 3: twice 3"]
+    assert {each["id"]: each["effect"] for each in json.loads(told.value)["patches"]}["tells"] == {
+        "step": 3,
+        "what": "twice 3",
+    }
+
+
+def test_other_ranks_are_silent(telling):
+    told = telling.run("import dsfix, deepspeed; tell(deepspeed.f(3))", RANK="1")
+    assert not any("took effect" in line for line in told.log)
+
+
+def test_ten_lines_and_a_count(world):
+    names = [f"f{number}" for number in range(12)]
+    world.package(init="".join(f"def {name}(x):\n    return x + 1\n" for name in names))
+    for name in names:
+        world.patch(name, TELLING.replace("deepspeed:f", f"deepspeed:{name}"))
+    told = world.run(f"import dsfix, deepspeed; tell([getattr(deepspeed, name)(1) for name in {names} for _ in 'ab'])")
+    lines = [line for line in told.log if "took effect" in line]
+    assert len(lines) == 11
+    assert lines[-1] == "[dsfix] INFO: 12 patches took effect, 2 of them after the lines above"
+
+
+def test_fork_begins_anew(telling):
+    told = telling.run(
+        """
+        import dsfix, deepspeed, os
+        deepspeed.f(3)
+        child = os.fork()
+        if not child:
+            reached = {each.id: each.reached for each in dsfix.report()}["tells"]
+            deepspeed.f(4)
+            os._exit(0 if reached == "not reached" else 1)
+        tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert told.value == 0
