@@ -110,7 +110,7 @@ def test_a_plugin_is_installed_beside_it_and_removed_again(built, tmp_path):
     succeed("uv", "pip", "install", "--python", python, built[".whl"], wheel, cwd=tmp_path)
     report = "import dsfix; print(*[(r.id, r.outcome.value) for r in dsfix.report()], sep='\\n')"
     assert f"('{patch_id}', 'not-affected')" in succeed(python, "-c", report, cwd=tmp_path).splitlines()
-    story = json.loads(succeed(python, "-m", "dsfix", "show", patch_id, "--json", cwd=tmp_path))
+    [story] = json.loads(succeed(python, "-m", "dsfix", "show", patch_id, "--json", cwd=tmp_path))["patches"]
     assert story["distribution"] == "dsfix-plugin-example"
     assert "Why: the docstring promises" in story["story"]
     succeed("uv", "pip", "uninstall", "--python", python, "dsfix-plugin-example", cwd=tmp_path)
