@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
-_TELLING = ("took_effect", "ran")
+TELLING = ("took_effect", "ran")
 _MESSAGES = ("BugPresent", "CannotTell", "AssertionError")
 _FOLDER = re.compile(r"\b(dsfix\.patches\.)\w+\.(?=\w)")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -131,7 +131,7 @@ class _Unimported(ast.NodeTransformer):
         return None if shared or (node.module or "").partition(".")[0] == "dsfix" else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        return None if getattr(getattr(node.value, "func", None), "id", "") in _TELLING else node
+        return None if getattr(getattr(node.value, "func", None), "id", "") in TELLING else node
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
         self.generic_visit(node)

@@ -46,10 +46,9 @@ def follow(on_first: Callable[[], None]) -> None:
 
 
 def count_steps_of(engine: Any) -> None:
-    """The engine that deepspeed.initialize has returned last."""
+    """The engine that deepspeed.initialize has returned last; None while it makes one."""
     global _engine
-    if hasattr(engine, "global_steps"):
-        _engine = weakref.ref(engine)
+    _engine = weakref.ref(engine) if hasattr(engine, "global_steps") else None
 
 
 def took_effect(patch: str, what: str, *values: object) -> None:

@@ -17,7 +17,7 @@ from typing import Union
 import dsfix.lab  # noqa: F401  the packages are looked into
 from dsfix.cli.printing.edits import Unwritable
 from dsfix.engine.source import text_of
-from matrix.pull_requests.text import Change, Text, without_annotations
+from matrix.pull_requests.text import Change, Text, without_annotations, without_telling
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -72,7 +72,7 @@ class Module:
     """A module of dsfix: what it defines and imports, without annotations."""
 
     def __init__(self, name: str, source: str) -> None:
-        self.name, self.text = name, Text(without_annotations(source))
+        self.name, self.text = name, Text(without_annotations(without_telling(source)))
         self.definitions: dict[str, ast.stmt] = {}
         self.imports: dict[str, ast.stmt] = {}
         for node in self.text.tree.body:

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Union
 
 from dsfix.cli.printing.edits import whole_lines
+from matrix.fingerprints import TELLING
 
 Change = tuple[int, int, str]  # what replaces the bytes from start to end
 Node = Union[ast.expr, ast.stmt, ast.arg, ast.keyword]
@@ -53,6 +54,21 @@ class Text:
                 pieces += [self.bytes[at:start], new.encode()]
                 at = end
         return b"".join([*pieces, self.bytes[at:last]]).decode()
+
+
+def without_telling(source: str) -> str:
+    """The source without the statements that only tell that a patch took effect: DeepSpeed has nobody to tell."""
+    told = [node for node in ast.walk(ast.parse(source)) if _tells(node)]
+    gone = {
+        line for node in told if isinstance(node, ast.stmt) for line in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    return "".join(line for number, line in enumerate(source.splitlines(keepends=True), 1) if number not in gone)
+
+
+def _tells(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):
+        return not node.orelse and all(map(_tells, node.body))
+    return isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", None), "id", "") in TELLING
 
 
 def without_annotations(source: str) -> str:

@@ -47,7 +47,7 @@ def test_models_in_order_give_no_alarm(scenes):
     found, messages = scenes["normal"]
     assert len(found) == 24
     assert {name: report for name, report in found.items() if report != [["cuda:0"]] * 2} == {}
-    assert messages == []
+    assert [each for each in messages if "took effect" not in each[0]] == []
 
 
 def test_what_zero_init_leaves_behind_is_one_warning(scenes):
