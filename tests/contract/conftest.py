@@ -17,7 +17,7 @@ from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import started
 
-_ONE_IN, _ONE_PAIR_IN = 48, 8
+_ONE_IN, _ONE_PAIR_IN = 96, 8
 
 
 def pytest_addoption(parser):
@@ -25,9 +25,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Run each check on one patch in 48, different ones per check: a bug of the engine shows on any of them.
+    """Run each check on one patch in 96, different ones per check: a bug of the engine shows on any of them.
 
-    All patches at once: on one release in 48. Pairs: one in 8, only together; `matrix edges` runs each alone.
+    All patches at once: on one release in 96. Pairs: one in 8, only together; `matrix edges` runs each alone.
     """
     if config.getoption("whole"):
         return
