@@ -43,6 +43,7 @@ def follow(on_first: Callable[[], None]) -> None:
     _on_first = on_first
     for each in (_reached, _effects, _logged):
         each.clear()
+    atexit.unregister(_count)  # the parent's lines
 
 
 def count_steps_of(engine: Any) -> None:
@@ -64,6 +65,11 @@ def ran(patch: str) -> None:
     if patch not in _reached:
         _reached.add(patch)
         _on_first()
+
+
+# torch.compile calls them while it traces, instead of compiling what they do: no graph break, no guard on the sets
+for _each in (took_effect, ran):
+    vars(_each)["_dynamo_marked_constant"] = True
 
 
 def _first(patch: str, what: str) -> None:

@@ -31,7 +31,7 @@ _OPTIMIZERS = (
 # whether a step with zero gradients moves a weight, or counts for Adam's bias correction
 _MATTERS = """any(
     ({"betas", "eps"} <= group.keys() and group.get("bias_correction", True))
-    or (group.get("weight_decay") and isinstance(group["lr"], float) and group["lr"] != 0)
+    or (group.get("weight_decay") and isinstance(group.get("lr"), float) and group["lr"] != 0)
     for group in self.optimizer.param_groups
 )"""
 

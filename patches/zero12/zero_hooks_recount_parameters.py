@@ -55,7 +55,7 @@ ended = self.remaining_grad_acc_hooks == 0 and self.backward_active_depth == 0 a
 self.ds_count_again = ended or self.hooks_fired_this_backward == 0
 """,
             effect=RAN,  # the results are the same
-            when="self.hooks_fired_this_backward",
+            when="self.hooks_fired_this_backward == 1",  # once a pass, not for each parameter
         ),
         Edit(_HOOKS_12, replace=_COUNT_12, code=_once(_COUNT_12)),
         Edit(_HOOKS_3, replace=_COUNT_3, count=2, code=_once(_COUNT_3)),

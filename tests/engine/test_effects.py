@@ -106,7 +106,15 @@ def test_ten_lines_and_a_count(world):
     world.package(init="".join(f"def {name}(x):\n    return x + 1\n" for name in names))
     for name in names:
         world.patch(name, TELLING.replace("deepspeed:f", f"deepspeed:{name}"))
-    told = world.run(f"import dsfix, deepspeed; tell([getattr(deepspeed, name)(1) for name in {names} for _ in 'ab'])")
+    told = world.run(
+        f"""
+        import dsfix, deepspeed, os, sys
+        tell([getattr(deepspeed, name)(1) for name in {names} for _ in 'ab'])
+        sys.stdout.flush()
+        if os.fork():
+            os.wait()  # the child ends as a program does, and has no patch to count
+        """
+    )
     lines = [line for line in told.log if "took effect" in line]
     assert len(lines) == 11
     assert lines[-1] == "[dsfix] INFO: 12 patches took effect, 2 of them after the lines above"

@@ -1,4 +1,4 @@
-"""What patches do with torch's thread-local storage and with saved tensors, which each torch treats in its own way."""
+"""Torch's thread-local storage, saved tensors and compiled code in patches: each torch treats them in its own way."""
 
 import subprocess
 import sys
@@ -46,8 +46,31 @@ assert calls == []
 assert x.grad.tolist() == [4 + 1 / 8 + 1 / 8 + 2] * 3 and len(calls) == 1
 """
 
+COMPILED = """
+import torch
+from dsfix.process import effects
 
-@pytest.mark.parametrize("program", [DIVIDERS, SAVED], ids=["dividers of a backward pass", "saved numbers"])
+told = []
+effects.follow(lambda: told.append("told"))
+effects.log.rank = lambda: 1
+
+@torch.compile(backend="eager", fullgraph=True)
+def function(x):
+    effects.ran("one")
+    effects.took_effect("two", "divided by %s", 2)
+    return x * 2
+
+function(torch.ones(1))
+with torch.compiler.set_stance("fail_on_recompile") if hasattr(torch.compiler, "set_stance") else torch.no_grad():
+    effects.ran("another")
+    function(torch.ones(1))
+assert told == ["told"] * 3 and effects._effects["two"].what == "divided by 2"
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [DIVIDERS, SAVED, COMPILED], ids=["dividers of a backward pass", "saved numbers", "telling"]
+)
 def test_with_this_torch(program):
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
