@@ -32,7 +32,8 @@ PATCH = Patch(
             replace=_ALL,
             code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]",
             effect="only trained weights were offloaded; 'exceeds dimension size' would have come",
-            when="sum(p.ds_tensor.numel() for p in self.module.parameters()) > cpu_buffer.numel()",
+            when="sum(p.ds_tensor.numel() for p in self.module.parameters() if hasattr(p, 'ds_tensor'))"
+            " > cpu_buffer.numel()",
         ),
     ),
     symptom=r"in offload_states\n[\s\S]*start \(\d+\) \+ length \(\d+\) exceeds dimension size",
