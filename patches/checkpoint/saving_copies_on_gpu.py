@@ -30,6 +30,8 @@ PATCH = Patch(
                 'item.detach().to(device) if str(device) == "cpu" != item.device.type '
                 "else item.detach().clone().to(device)"
             ),
+            effect="tensors were copied to the CPU at once, without a second copy on their device",
+            when='str(device) == "cpu" != item.device.type and item.numel() > 0',
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/6761": "fixed in 0.16.0"},

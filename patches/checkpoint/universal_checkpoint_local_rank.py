@@ -28,7 +28,15 @@ PATCH = Patch(
     title="ZeRO-3 on several machines: a universal checkpoint is loaded into the wrong parameters",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.5,<0.18.0"},
-    changes=(Edit(_LOAD, replace="dist.get_local_rank()", code=_RANK),),
+    changes=(
+        Edit(
+            _LOAD,
+            replace="dist.get_local_rank()",
+            code=_RANK,
+            effect="this rank's part of the parameters was loaded, not that of the rank on its machine",
+            when=f"dist.get_local_rank() != {_RANK}",
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5475": "introduced in 0.14.5",
         "https://github.com/deepspeedai/DeepSpeed/pull/7601": "fixed in 0.18.0",

@@ -32,11 +32,25 @@ _OWN = f"""(
     else {_SAVED}[0]
 )"""
 
+_DIFFERS = f"""len({_SAVED}) == len(self.optimizer.param_groups) and any(
+    type(value) is type({_SAVED}[0].get(key)) in (bool, int, float) and value != {_SAVED}[0][key]
+    for group, saved in zip(self.optimizer.param_groups, {_SAVED}) if group is param_group
+    for key, value in saved.items()
+)"""
+
 PATCH = Patch(
     title="ZeRO-3: after loading a universal checkpoint all parameter groups have the first group's weight decay",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.0"},
-    changes=(Edit(_LOAD, replace=f"{_SAVED}[0]", code=_OWN),),
+    changes=(
+        Edit(
+            _LOAD,
+            replace=f"{_SAVED}[0]",
+            code=_OWN,
+            effect="a parameter group got the options saved for it, not those of the first group",
+            when=_DIFFERS,
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7585": "introduced in 0.18.0",
     },

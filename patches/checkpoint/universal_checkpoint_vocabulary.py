@@ -30,6 +30,7 @@ PATCH = Patch(
             _LOAD,
             replace="full_hp_param[:-padding_size, :] = vocab_divisibility_padding_tensor",
             code="full_hp_param[-padding_size:, :] = 0",  # as they are; `pass` would say nothing of a fixed source
+            effect="the embeddings were kept; all rows would have been those of the padding",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4588": "fixed in 0.12.3"},

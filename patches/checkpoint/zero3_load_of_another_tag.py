@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,6 +32,8 @@ PATCH = Patch(
             # what is read is not used for a universal checkpoint, whose folder has no such files
             code="get_fp32_state_dict_from_zero_checkpoint(\n"
             "    load_dir, None if self.load_universal_checkpoint() else str(tag))",
+            effect=RAN,  # which tag the file `latest` names is not read here
+            when="not self.load_universal_checkpoint()",
         ),
     ),
     symptom=r"in _load_checkpoint[\s\S]*in get_fp32_state_dict_from_zero_checkpoint"

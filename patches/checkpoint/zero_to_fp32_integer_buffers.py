@@ -35,6 +35,8 @@ PATCH = Patch(
             replace=_CAST,
             code="{k: v.float() if v.is_floating_point() else v "
             "for k, v in state_dict['module'].items() if k in buffer_names}",
+            effect="buffers of integers kept their dtype; they would have become float32",
+            when="any(k in buffer_names and not v.is_floating_point() for k, v in state_dict['module'].items())",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8515": "fixed in 0.19.8"},

@@ -36,6 +36,8 @@ PATCH = Patch(
             _CONVERT,
             replace="contiguous_tensor.to(dtype=dtype) if dtype else contiguous_tensor",
             code=f"contiguous_tensor.to(dtype=dtype) if dtype and {_FLOATING} else contiguous_tensor",
+            effect="buffers of integers kept their dtype; they would have been cast",
+            when=f"dtype and not {_FLOATING} and dtype != tensor.dtype",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8515": "fixed in 0.19.8"},

@@ -36,6 +36,8 @@ PATCH = Patch(
                 "    for leaf_tensor in leaf_tensors:\n"
                 "        leaf_tensor.register_hook(after_backward_hook)"
             ),
+            effect="no hooks that nothing needs were added to parameters",
+            when="len(leaf_tensors) > 0 and not (PROFILE_TIME or SYNCHRONIZE)",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/5781": "fixed in 0.14.5"},

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -24,7 +24,15 @@ PATCH = Patch(
     title="DeepSpeed's clip_grad_norm_ with a norm_type other than 2 clips by a wrong norm",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.2,<0.19.7"},
-    changes=(Edit(_CLIP, replace="torch.stack(all_norms).square()", code="torch.stack(all_norms).pow(norm_type)"),),
+    changes=(
+        Edit(
+            _CLIP,
+            replace="torch.stack(all_norms).square()",
+            code="torch.stack(all_norms).pow(norm_type)",
+            effect=RAN,  # whether the norm exceeds the limit
+            when="norm_type != 2",
+        ),
+    ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8313": "fixed in 0.19.7"},
     fixed_in="0.19.7",
     fixed=(Source(_CLIP, "torch.stack(all_norms).pow(norm_type)"),),

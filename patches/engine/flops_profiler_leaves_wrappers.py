@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -43,6 +43,7 @@ PATCH = Patch(
             replace="torch.bmm = old_functions[torch.matmul.__str__]",
             code="torch.bmm = old_functions[torch.bmm.__str__]\nput_back(old_functions)",
             uses=(put_back,),
+            effect=RAN,  # what is counted or computed later, nothing shows yet
         ),
     ),
     upstream={

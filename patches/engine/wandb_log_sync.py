@@ -8,11 +8,13 @@ Workaround: The environment pins wandb below 0.20. It can stay.
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -24,15 +26,22 @@ _MESSAGE = "got an unexpected keyword argument 'sync'"
 
 def without_sync(log: Any, data: Any, step: Any, commit: Any, sync: Any) -> Any:
     """Calls `wandb.log`, with `sync` only if the caller of the monitor has set it."""
+    if sync is None and _is_removed():
+        took_effect(__name__, "wandb.log was called without sync, an argument that it no longer has")
     return log(data, step=step, commit=commit) if sync is None else log(data, step=step, commit=commit, sync=sync)
 
 
-def _meets(job: Job) -> bool:
-    """Not beside an installed wandb that still has the argument."""
+@functools.cache
+def _is_removed() -> bool:
+    """Whether there is no installed wandb that still has the argument."""
     from dsfix import versions
 
     major, minor = [*(versions.installed("wandb") or "0.20").split("."), "0"][:2]
-    return job.get("wandb", "enabled") is True and not (major == "0" and minor.isdecimal() and int(minor) < 20)
+    return not (major == "0" and minor.isdecimal() and int(minor) < 20)
+
+
+def _meets(job: Job) -> bool:
+    return job.get("wandb", "enabled") is True and _is_removed()
 
 
 PATCH = Patch(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -26,7 +26,14 @@ PATCH = Patch(
     title="fp16 without ZeRO + MoE: clipped by a norm that has the experts' weights in place of their gradients",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.19.8"},
-    changes=(Edit(_STEP, replace=f"{_APPEND}(self.fp32_groups_flat[i])", code=f"{_APPEND}(grads_groups_flat[i])"),),
+    changes=(
+        Edit(
+            _STEP,
+            replace=f"{_APPEND}(self.fp32_groups_flat[i])",
+            code=f"{_APPEND}(grads_groups_flat[i])",
+            effect=RAN,  # whether the norm exceeds the limit
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/5259": "introduced in 0.14.1",
     },

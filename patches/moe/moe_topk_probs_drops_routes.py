@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,6 +33,8 @@ PATCH = Patch(
             _GATING,
             replace="torch.zeros_like(logits).scatter(1, top_idx, top_gate)",
             code="torch.zeros_like(gates).scatter(1, top_idx, gates.gather(1, top_idx))",
+            effect=RAN,
+            when="drop_tokens and drop_policy == 'probs'",
         ),
     ),
     upstream={

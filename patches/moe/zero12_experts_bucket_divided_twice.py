@@ -36,8 +36,15 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.4,<0.13.1"},
     changes=tuple(
-        Edit(_AVERAGE, replace=call.format("self.ipg_bucket_has_moe_params"), code=call.format("False"))
-        for call in (_TO_ALL, _TO_ONE)
+        Edit(
+            _AVERAGE,
+            replace=call.format("self.ipg_bucket_has_moe_params"),
+            code=call.format("False"),
+            effect="gradients in a bucket with experts were divided by the ranks once, not twice",
+            when="self.ipg_bucket_has_moe_params"
+            f" and dist.get_world_size(group={group}) != self.sequence_parallel_size",
+        )
+        for call, group in ((_TO_ALL, "bucket_key"), (_TO_ONE, "process_group"))
     ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4",

@@ -38,7 +38,16 @@ PATCH = Patch(
     title="ZeRO-1/2 + MoE without multi-rank buckets: owners of experts' gradients do not get the ranks' sum",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.4,<0.19.8"},
-    changes=(Edit(_COPY, replace=_WRONG, code=_RIGHT),),
+    changes=(
+        Edit(
+            _COPY,
+            replace=_WRONG,
+            code=_RIGHT,
+            effect="the owner of an expert's gradient got the ranks' sum; it would have kept its own part",
+            when="rank == dist.get_rank(group=process_group) != dist.get_rank(group=self.dp_process_group)"
+            " and dist.get_world_size(group=process_group) > 1",
+        ),
+    ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4"},
     fixed_in="0.19.8",
     present=(Source(_COPY, "self.dp_process_group if process_group is None else process_group"),),

@@ -26,7 +26,16 @@ PATCH = Patch(
     title='ZeRO-3: offload_states with frozen parameters fails, "exceeds dimension size"',
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.2"},
-    changes=(Edit(_OFFLOAD, replace=_ALL, code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]"),),
+    changes=(
+        Edit(
+            _OFFLOAD,
+            replace=_ALL,
+            code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]",
+            effect="only trained weights were offloaded; 'exceeds dimension size' would have come",
+            when="sum(p.ds_tensor.numel() for p in self.module.parameters() if hasattr(p, 'ds_tensor'))"
+            " > cpu_buffer.numel()",
+        ),
+    ),
     symptom=r"in offload_states\n[\s\S]*start \(\d+\) \+ length \(\d+\) exceeds dimension size",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/6011": "introduced in 0.15.2"},
     present=(Source(_OFFLOAD, _ALL),),

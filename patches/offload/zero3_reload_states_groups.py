@@ -34,6 +34,9 @@ PATCH = Patch(
             _RELOAD,
             replace="[p.ds_tensor for p in self.module.parameters()]",
             code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]",
+            effect="weights were put back in the order of the groups; they would have been scrambled",
+            when="[id(p) for p in self.module.parameters()]"
+            " != [id(p) for sub_group in self.fp16_groups for p in sub_group]",
         ),
     ),
     upstream={

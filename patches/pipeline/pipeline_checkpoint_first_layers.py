@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -67,6 +67,10 @@ def _needs_gradients(tensor: str) -> Edit:
         f"self._config.pipeline['use_reentrant']:\n{then}",
         code=f"if batch_needs_gradients(self):\n{then}",
         uses=(batch_needs_gradients,),
+        effect=RAN,
+        when=f"{tensor}.is_floating_point() and torch.is_grad_enabled()"
+        " and self.module.activation_checkpoint_interval > 0 and not ("
+        "self._config.pipeline['activation_checkpoint_interval'] > 0 and self._config.pipeline['use_reentrant'])",
     )
 
 

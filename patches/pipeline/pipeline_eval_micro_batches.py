@@ -33,6 +33,8 @@ PATCH = Patch(
             "micro_batches=self.micro_batches, stages=self.num_stages, stage_id=self.stage_id)",
             code="schedule.InferenceSchedule("
             "micro_batches=micro_batches, stages=self.num_stages, stage_id=self.stage_id)",
+            effect="as many micro-batches as asked for were evaluated, not as many as are trained",
+            when="micro_batches != self.micro_batches",
         ),
     ),
     upstream={

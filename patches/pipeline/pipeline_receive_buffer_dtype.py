@@ -27,7 +27,15 @@ PATCH = Patch(
     title="pipeline of three or more stages that pass tensors of several dtypes: it trains on garbage or hangs",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.0"},
-    changes=(Edit(_ALLOCATE, replace=_REUSED, code=f"{_REUSED} or self._grad_layer_buf[idx].dtype != dtype"),),
+    changes=(
+        Edit(
+            _ALLOCATE,
+            replace=_REUSED,
+            code=f"{_REUSED} or self._grad_layer_buf[idx].dtype != dtype",
+            effect="a buffer of the right dtype was allocated; one of another dtype would have been used",
+            when=f"not ({_REUSED}) and self._grad_layer_buf[idx].dtype != dtype",
+        ),
+    ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7055": "related: proposed fix",
         "https://github.com/tdrussell/diffusion-pipe/issues/511": "reported",

@@ -26,7 +26,16 @@ PATCH = Patch(
     title="pipeline parallelism without steps_per_print: TypeError in train_batch",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.2,<0.16.5"},
-    changes=(Edit(_TRAIN_BATCH, replace=_DUE, code=_GUARDED, count=2),),
+    changes=(
+        Edit(
+            _TRAIN_BATCH,
+            replace=_DUE,
+            code=_GUARDED,
+            count=2,
+            effect="nothing was printed without steps_per_print; a TypeError would have come",
+            when="self.steps_per_print() is None",
+        ),
+    ),
     symptom=r"in train_batch\n(.*\n){1,3}TypeError: unsupported operand type\(s\) for %: 'int' and 'NoneType'",
     upstream={
         "https://github.com/EleutherAI/gpt-neox/issues/1306": "reported",

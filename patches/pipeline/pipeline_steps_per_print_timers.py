@@ -33,7 +33,16 @@ PATCH = Patch(
     title="pipeline parallelism with wall_clock_breakdown, without steps_per_print: TypeError in _exec_optimizer_step",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.2"},
-    changes=(Edit(_STEP, replace=_DUE, code=_GUARDED, count=2),),
+    changes=(
+        Edit(
+            _STEP,
+            replace=_DUE,
+            code=_GUARDED,
+            count=2,
+            effect="nothing was printed without steps_per_print; a TypeError would have come",
+            when="self.steps_per_print() is None",
+        ),
+    ),
     symptom=r"in _exec_optimizer_step\n(.*\n){1,3}TypeError: unsupported operand type\(s\) for %: 'int' and 'NoneType'",
     upstream={
         "https://github.com/EleutherAI/gpt-neox/issues/1306": "reported",

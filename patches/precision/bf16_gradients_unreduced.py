@@ -35,6 +35,9 @@ PATCH = Patch(
             "    grads=self.optimizer.get_grads_for_reduction()\n"
             "    if isinstance(self.optimizer, BF16_Optimizer) and not self.has_moe_layers else None,\n"
             "    elements_per_buffer=bucket_size)",
+            effect="the fp32 gradients were averaged; each rank would have used its own",
+            when="isinstance(self.optimizer, BF16_Optimizer) and not self.has_moe_layers"
+            " and dist.get_world_size(group=groups._get_sequence_data_parallel_group()) > 1",
         ),
     ),
     upstream={

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -31,6 +31,8 @@ PATCH = Patch(
             replace="self.optimizer.backward(loss)",
             # `loss=` distinguishes it from the calls for other precisions
             code="self.optimizer.backward(loss=loss, retain_graph=retain_graph)",
+            effect=RAN,  # whether a second backward pass comes, nothing shows yet
+            when="retain_graph",
         ),
     ),
     symptom=rf"self\.optimizer\.backward\(loss\)\n[\s\S]*bf16_optimizer\.py[\s\S]*{_MESSAGE}",

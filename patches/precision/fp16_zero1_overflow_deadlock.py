@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,7 +30,15 @@ PATCH = Patch(
     title="ZeRO-1 + fp16: the job hangs when the gradient of one rank's partition overflows",
     severity=Severity.HANG,
     affects={"deepspeed": ">=0.17.1,<0.18.0"},
-    changes=(Edit(f"{_OPTIMIZER}.step", replace=_CALL, code="self.check_overflow()"),),
+    changes=(
+        Edit(
+            f"{_OPTIMIZER}.step",
+            replace=_CALL,
+            code="self.check_overflow()",
+            effect=RAN,
+            when="not self.partition_gradients and dist.get_world_size(group=self.dp_process_group) > 1",
+        ),
+    ),
     # only rank 0 logs that it skips a step; then the timeout of NCCL or gloo for the missing rank
     symptom=r"OVERFLOW! Rank 0 Skipping step[\s\S]*(Watchdog caught collective|Timed out waiting \d+ms)",
     upstream={

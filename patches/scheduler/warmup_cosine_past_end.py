@@ -24,6 +24,8 @@ from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+_PAST = "math.pi * real_last_step / real_total_steps"
+_ENDS = "math.pi * min(real_last_step, max(1, real_total_steps)) / max(1, real_total_steps)"
 _RATIO = "deepspeed.runtime.lr_schedules:WarmupCosineLR.get_lr_ratio"
 
 PATCH = Patch(
@@ -33,8 +35,10 @@ PATCH = Patch(
     changes=(
         Edit(
             _RATIO,
-            replace="math.pi * real_last_step / real_total_steps",
-            code="math.pi * min(real_last_step, max(1, real_total_steps)) / max(1, real_total_steps)",
+            replace=_PAST,
+            code=_ENDS,
+            effect="past total_num_steps the learning rate stayed at its end; it would have risen again",
+            when=f"real_total_steps == 0 or ratio_delta != 0 and math.cos({_PAST}) != math.cos({_ENDS})",
         ),
     ),
     symptom=r"in get_lr_ratio\n(.*\n){1,3}ZeroDivisionError: (float )?division by zero",

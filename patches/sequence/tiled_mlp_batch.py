@@ -35,9 +35,15 @@ def _along_the_sequence(target: str, gradient: str, tile: str, dimension: str = 
     )
 
 
-def _in_tokens(target: str, tile: str) -> Edit:
+def _in_tokens(target: str, tiles: str) -> Edit:
     """Count the size of all tiles but the last in tokens."""
-    return Edit(target, replace=f"{tile}.numel()", code=f"{tile}.shape[1]")
+    return Edit(
+        target,
+        replace=f"{tiles}[0].numel()",
+        code=f"{tiles}[0].shape[1]",
+        effect="each token got its own gradient; it would have been that of another token",
+        when=f"len({tiles}) > 1 and {tiles}[0].shape[0] > 1",
+    )
 
 
 PATCH = Patch(
@@ -45,10 +51,10 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.0,<0.17.3"},
     changes=(
-        _in_tokens(_COMPUTE, "kwargs_to_shard_shards[grad_requiring_tensor_key][0]"),
+        _in_tokens(_COMPUTE, "kwargs_to_shard_shards[grad_requiring_tensor_key]"),
         _along_the_sequence(_COMPUTE, "grad_requiring_tensor_grad", "grad_requiring_tensor_shard"),
         _along_the_sequence(_COMPUTE, "incoming_grad", "grad_requiring_tensor_shard", "output_unshard_dimension"),
-        _in_tokens(_MLP, "x_shards[0]"),
+        _in_tokens(_MLP, "x_shards"),
         _along_the_sequence(_MLP, "x_grad", "x_shard"),
         _along_the_sequence(_MLP, "incoming_grad", "x_shard"),
     ),

@@ -27,7 +27,13 @@ PATCH = Patch(
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.2,<0.18.1"},
     changes=(
-        Edit(_ADD, replace=_BEFORE.format(", param.dtype"), code=_BEFORE.format("")),
+        Edit(
+            _ADD,
+            replace=_BEFORE.format(", param.dtype"),
+            code=_BEFORE.format(""),
+            effect="the fill of all buckets was logged; KeyError for the parameter's dtype would have come",
+            when="param.dtype not in self.ipg_buckets",
+        ),
         Edit(_ADD, replace=_AFTER.format(", param.dtype"), code=_AFTER.format("")),
     ),
     symptom=r"in report_ipg_memory_usage[\s\S]*KeyError: torch\.\w+",

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -35,6 +35,8 @@ PATCH = Patch(
             "torch.utils.checkpoint:_recomputation_hook.__init__.<locals>.pack_hook",
             replace="x.requires_grad",
             code="x.requires_grad or hasattr(x, 'ds_id')",
+            effect=RAN,  # whether the module empties it before torch compares, nothing shows yet
+            when="not x.requires_grad and hasattr(x, 'ds_id')",
         ),
     ),
     symptom=rf"CheckpointError[\s\S]*{_EMPTIED}",

@@ -23,7 +23,14 @@ PATCH = Patch(
     title='ZeRO-3, copy.deepcopy or pickling of the module: can only concatenate tuple (not "list") to tuple',
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.4,<0.16.2"},
-    changes=(Edit(_REDUCE, replace=_RESULT.format("r2"), code=_RESULT.format("tuple(r2)")),),
+    changes=(
+        Edit(
+            _REDUCE,
+            replace=_RESULT.format("r2"),
+            code=_RESULT.format("tuple(r2)"),
+            effect="a module's parameters were copied or pickled; a TypeError would have come",
+        ),
+    ),
     symptom=r'in __reduce__[\s\S]*TypeError: can only concatenate tuple \(not "list"\) to tuple',
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/6794": "fixed in 0.16.2",

@@ -40,6 +40,10 @@ PATCH = Patch(
             _REGISTER,
             replace=f"not hasattr(ctx.module, {_COUNTER})",
             code=f"{_COUNTER} not in ctx.module.__dict__",
+            effect="a wrapper got hooks of its own; its inner module has no 'ds_grads_remaining' yet",
+            # its first forward pass, with an input that requires a gradient
+            when=f"{_COUNTER} not in ctx.module.__dict__ and ctx.module.__dict__.get('ds_grads_remaining', 0) > 0"
+            f" and getattr(ctx.module, {_COUNTER}, 0) == 1",
         ),
     ),
     symptom="has no attribute 'ds_grads_remaining'",

@@ -28,6 +28,8 @@ PATCH = Patch(
             _FETCH,
             replace="fetch_numel > 0",
             code="fetch_numel > 0 or any(p.ds_status == ZeroParamStatus.NOT_AVAILABLE for p in params_to_fetch)",
+            effect="an empty parameter was gathered; an AssertionError would have come",
+            when="not fetch_numel and any(p.ds_status == ZeroParamStatus.NOT_AVAILABLE for p in params_to_fetch)",
         ),
     ),
     symptom=r"fetch_sub_module[\s\S]*AssertionError: \{[^\n]*'status': 'NOT_AVAILABLE'[^\n]*'ds_numel': 0\b",

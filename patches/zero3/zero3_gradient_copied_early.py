@@ -32,7 +32,15 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     # the wait is the same in earlier releases, whose hooks hang on the node that accumulates a gradient
     affects={"deepspeed": ">=0.16.3,<0.18.8"},
-    changes=(Edit(_COPY, replace=_WAIT.format("default_stream"), code=_WAIT.format("current_stream")),),
+    changes=(
+        Edit(
+            _COPY,
+            replace=_WAIT.format("default_stream"),
+            code=_WAIT.format("current_stream"),
+            effect="the copy of a gradient waited for the stream that computed it, not the default one",
+            when="get_accelerator().current_stream() != get_accelerator().default_stream()",
+        ),
+    ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7898": "fixed in 0.18.8"},
     fixed_in="0.18.8",
     present=(

@@ -30,6 +30,8 @@ PATCH = Patch(
             f"{_UTILS}:apply_to_tensors_only",
             replace=_TEST.format("warned"),
             code=_TEST.format("globals().get('warned')"),
+            effect="a warning of an unknown output was logged; NameError for 'warned' would have come",
+            when="warning_msg_fn and 'warned' not in globals()",
         ),
     ),
     symptom=r"name 'warned' is not defined",

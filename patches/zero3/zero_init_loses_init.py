@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -38,6 +38,9 @@ PATCH = Patch(
             _RESTORE,
             replace="hasattr(cls, '_old_init')",
             code="'__init__' in cls.__dict__ and hasattr(cls, '_old_init')",
+            effect=RAN,  # whether another instance will be made
+            when="'__init__' not in cls.__dict__ and hasattr(cls, '_old_init')"
+            " and '_old_init' not in next(c for c in cls.__mro__ if '__init__' in c.__dict__).__dict__",
         ),
     ),
     upstream={

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,6 +51,7 @@ def wait_for_second_copies(parameters: Iterable[Any]) -> None:
     for parameter in parameters:
         event = getattr(parameter.ds_secondary_tensor, "dsfix_written", None)
         if event is not None:
+            ran(__name__)
             get_accelerator().current_stream().wait_event(event)
 
 
