@@ -161,6 +161,8 @@ def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:
     if not isinstance(held, (str, os.PathLike)):
         raise Unreadable(f"config must be a path or a dictionary, got {type(held).__name__}")
     path = os.fspath(held)
+    if not path.strip():  # it would decode to an empty config
+        raise Unreadable("the name of the config is empty")
     if not os.path.exists(path):
         encoded = _base64(path)
         if encoded is not None:

@@ -123,7 +123,7 @@ def require(*patch_ids: str) -> None:
         raise RequirementError(f"this script requires dsfix, but {_unmet}")
     if patch_ids:
         _engine.look_again()
-    for patch_id in patch_ids:
+    for patch_id in map(str, patch_ids):
         if patch_id not in _engine.states:
             raise RequirementError(f"this script requires dsfix, but {UnknownPatch(patch_id, _engine.states)}")
         state = _engine.states[patch_id]

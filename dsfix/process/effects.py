@@ -9,6 +9,7 @@ first call each costs a look into a dictionary.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import weakref
 from typing import Any, Callable, NamedTuple
@@ -79,7 +80,8 @@ def _first(patch: str, what: str) -> None:
         patch_id = patch.rpartition(".")[2]
         _logged.add(patch_id)
         if len(_logged) <= _LINES:
-            log.inform(f"{patch_id} took effect, {effect}")
+            with contextlib.suppress(Exception):  # of the application's handlers: the step is worth more than a line
+                log.inform(f"{patch_id} took effect, {effect}")
         elif len(_logged) == _LINES + 1:
             atexit.register(_count)
     _on_first()

@@ -305,6 +305,11 @@ def test_broken_input(check, what):
     assert done.stdout == ""
 
 
+def test_a_variable_that_is_not_set_is_no_config(environment):
+    done = environment.dsfix("check", "", "--deepspeed", "0.19.8")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "dsfix: the name of the config is empty\n")
+
+
 def test_a_directory(check, environment):
     (environment.directory / "here").mkdir()
     assert "is a directory" in check(None, name="here").stderr

@@ -101,6 +101,21 @@ def test_other_ranks_are_silent(telling):
     assert not any("took effect" in line for line in told.log)
 
 
+def test_a_step_outlives_a_handler_that_raises(telling):
+    told = telling.run(
+        """
+        import dsfix, deepspeed, logging
+        class Handler(logging.Handler):
+            def emit(self, record):
+                raise ValueError
+        logging.getLogger("dsfix").addHandler(Handler())
+        tell([deepspeed.f(3), [str(each.effect) for each in dsfix.report() if each.effect]])
+        """,
+        DSFIX_LOG_LEVEL="INFO",
+    )
+    assert told.value == [7, ["twice 3"]]
+
+
 def test_ten_lines_and_a_count(world):
     names = [f"f{number}" for number in range(12)]
     world.package(init="".join(f"def {name}(x):\n    return x + 1\n" for name in names))

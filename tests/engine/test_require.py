@@ -57,6 +57,7 @@ def test_not_met(simple, imports, environment, said):
         ("cure", {"DSFIX_ONLY": "else"}, "cure is disabled: not named in DSFIX_ONLY"),
         ("drifts", {}, "drifts is drifted: deepspeed 1.0: `x + 7` occurs 0 times in f, not 1"),
         ("curse", {}, "no patch is called 'curse'; did you mean cure?"),
+        (7948, {}, "no patch is called '7948'; `python -m dsfix find WORDS` searches"),
     ],
 )
 def test_a_patch_that_is_missing(simple, id, environment, said):
