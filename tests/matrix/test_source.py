@@ -147,7 +147,7 @@ def proof(tmp_path_factory, dsfix_in):
         record = package.parent / "deepspeed.egg-info"
         record.mkdir()
         (record / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {release}\n")
-    row = {"released": "", "requires": {}, "pythons": [], "environments": [], "sampled": False}
+    row = {"released": "", "requires": {}, "pythons": [], "sampled": False}
     for name, releases in (("releases", SCALES), ("more", [*SCALES, "0.3.0"])):
         rows = [{"deepspeed": each, **row} for each in releases]
         table_of_these = {"environments": {"here": {"python": "3.11", "torch": "9"}}, "releases": rows}
