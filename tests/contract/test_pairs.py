@@ -57,7 +57,7 @@ def test_each_subset_fixes_its_bugs(cells, monkeypatch, pair, release, subset):
         path = environments.installed(release)
         options = {} if preloaded is None else {"rank_command": preloaded.command("dsfix.lab.reproduction")}
         seen = reproduction.run(patch_id, True, TIMEOUT, path, **options)
-        assert seen.patch == "applied", f"{patch_id} on {release} is {seen.patch}"
+        assert seen.in_force, f"{patch_id} on {release} is {seen.patch}"
         # without the other patch its bug may occur first, as an error of this reproduction
         wanted = ("no-bug",) if subset == "both" else ("no-bug", "error")
         assert seen.outcome in wanted, f"{patch_id} on {release}: {seen.detail}"

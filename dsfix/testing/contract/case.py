@@ -166,21 +166,29 @@ class Case:
 
     def diff(self, *ids: str) -> str:
         """The output of `dsfix diff` for these patches."""
+        return str(self._dsfix("diff", "-m", "dsfix", "diff", *ids, "--json")["diff"])
+
+    def told(self, *ids: str) -> dict[str, str]:
+        """As `edited`, with what the edits tell."""
+        return self._dsfix("edits that tell", str(Path(__file__).with_name("told.py")), *ids)
+
+    def _dsfix(self, what: str, *arguments: str) -> dict[str, Any]:
+        """What a process with the case's DeepSpeed, which does not import it, prints as JSON."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
         environment["PYTHONPATH"] = os.pathsep.join(
             [*map(str, (*self.front, self.root)), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
-        environment["DSFIX_ONLY"] = ",".join(ids)
+        environment["DSFIX_ONLY"] = ",".join(self.catalogue.keys() & set(arguments))
         done = subprocess.run(
-            [sys.executable, "-m", "dsfix", "diff", *ids, "--json"],
+            [sys.executable, *arguments],
             env=environment,
             cwd=self.machine.scratch,
             capture_output=True,
             text=True,
             check=False,
         )
-        self.expect(done.returncode == 0, f"`dsfix diff` ended with {done.returncode}: {done.stdout}{done.stderr}")
-        return str(json.loads(done.stdout)["diff"])
+        self.expect(done.returncode == 0, f"{what} ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return dict(json.loads(done.stdout))
 
     def edited(self, *ids: str) -> dict[str, str]:
         """module -> its text with the edits of the patches, for every module that they edit."""

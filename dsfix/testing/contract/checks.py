@@ -71,7 +71,8 @@ def in_force(case: Case) -> Look:
         place = _place(change)
         now, original = found["seen"][place]["text"], before[place]["text"]
         if isinstance(change, Edit):
-            old, new = (_codes(text, change.qualname) for text in (case.text(change.module), _edited(case, change)))
+            texts = case.text(change.module), _told(case)[change.module]
+            old, new = (_codes(text, change.qualname) for text in texts)
             case.expect(set(new) - set(old), f"the edits of {change.target} change nothing")
             if now not in set(new) - set(old):
                 raise case.broken(
@@ -86,10 +87,12 @@ def in_force(case: Case) -> Look:
     return found
 
 
-def _edited(case: Case, change: Edit) -> str:
-    text = written(case).get(change.module)
-    case.expect(text is not None, f"`dsfix diff` does not change the file of {change.module}")
-    return text or ""
+@functools.cache
+def _told(case: Case) -> Mapping[str, str]:
+    """As `written`, with what the edits tell; every file that they change is in both."""
+    texts = case.told(case.id) if case.edits else {}
+    case.expect(texts.keys() == written(case).keys(), f"`dsfix diff` changes {[*written(case)]}, not {[*texts]}")
+    return texts
 
 
 def _check_outcome(case: Case, found: Look, when: str, *outcomes: str, reason: str = "") -> None:
@@ -430,7 +433,7 @@ def all_at_once(cases: Sequence[Case]) -> None:
     cases = [each for each in cases if _can_be_imported(each)]
     ids = [each.id for each in cases]
     found = _all_on(together)
-    texts = together.edited(*(each.id for each in together.together)) if any(each.edits for each in cases) else {}
+    texts = together.told(*(each.id for each in together.together)) if any(each.edits for each in cases) else {}
     for case in cases:
         mine = [each for each in found["warnings"] if each.startswith(case.id)]
         _check_outcome(case, {**found, "warnings": mine}, "with all patches on", "applied")

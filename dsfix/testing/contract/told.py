@@ -1,0 +1,49 @@
+"""``python told.py ID...``: module -> text with the edits of these patches and what they tell, as the engine has it.
+
+`dsfix diff` leaves out what is told. Runs with the DeepSpeed to edit on PYTHONPATH; prints JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+
+from dsfix.catalogue.registry import catalogue
+from dsfix.cli.printing.edits import edited
+from dsfix.engine import verdict
+from dsfix.patch import Edit
+
+
+def main() -> None:
+    changes = [(each, change) for each in sorted(sys.argv[1:]) for change in catalogue()[each].patch.changes]
+    pairs = [pair for each, change in changes if isinstance(change, Edit) for pair in _told(each, change)]
+    modules = dict.fromkeys(edit.module for edit, _ in pairs)
+    print(json.dumps({name: edited(each for each in pairs if each[0].module == name)[2] for name in modules}))
+
+
+def _told(patch_id: str, edit: Edit) -> Iterator[tuple[Edit, str]]:
+    """The edit with its code; one of an expression, and what is told before the statement that holds it."""
+    block, places = verdict.places(edit)
+    telling, nodes = edit.telling(patch_id), {id(place[0]) for place in places if isinstance(place[0], ast.expr)}
+    yield edit, edit.written if nodes else telling + edit.written
+    if telling and nodes:
+        statements = [each for each in ast.walk(block.tree()) if isinstance(each, ast.stmt)]
+        around = [each for each in statements if _holds(each, nodes)]
+        texts = list(map(ast.unparse, around))
+        for text in dict.fromkeys(texts):
+            yield Edit(edit.target, before=text, code=telling, count=texts.count(text)), telling
+
+
+def _holds(statement: ast.stmt, nodes: set[int]) -> bool:
+    """Whether one of the expressions is in the statement and in none inside it."""
+    waiting, found = list(ast.iter_child_nodes(statement)), False
+    for node in waiting:
+        found = found or id(node) in nodes
+        waiting += [] if isinstance(node, ast.stmt) else ast.iter_child_nodes(node)
+    return found
+
+
+if __name__ == "__main__":
+    main()
