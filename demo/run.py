@@ -88,7 +88,7 @@ class Demo:
         run = python(["-m", "dsfix", "list"], {}, {})
         print(run.output, end="")
         expect(run.status == 0, f"the command ended with status {run.status}: {run.last_error}")
-        applies = re.search(rf"^\s*{PATCH}\s+applies\b", run.output, re.MULTILINE)
+        applies = re.search(rf"^  {PATCH} ", run.output, re.MULTILINE)
         expect(applies is not None, f"it does not report that {PATCH} applies.")
         return f"{PATCH} applies to this environment."
 
