@@ -29,7 +29,8 @@ PATCH = Patch(
             replace="fetch_numel > 0",
             code="fetch_numel > 0 or any(p.ds_status == ZeroParamStatus.NOT_AVAILABLE for p in params_to_fetch)",
             effect="an empty parameter was gathered; an AssertionError would have come",
-            when="not fetch_numel and any(p.ds_status == ZeroParamStatus.NOT_AVAILABLE for p in params_to_fetch)",
+            # another name than in `code`: equal generators on one line are compiled as one
+            when="not fetch_numel and any(each.ds_status == ZeroParamStatus.NOT_AVAILABLE for each in params_to_fetch)",
         ),
     ),
     symptom=r"fetch_sub_module[\s\S]*AssertionError: \{[^\n]*'status': 'NOT_AVAILABLE'[^\n]*'ds_numel': 0\b",

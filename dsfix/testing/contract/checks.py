@@ -443,7 +443,8 @@ def all_at_once(cases: Sequence[Case]) -> None:
         for edit in case.edits:
             code = found["seen"][_place(edit)]["text"]
             expected = _codes(texts[edit.module], edit.qualname)
-            case.expect(code in expected, f"with all patches on {edit.target} differs from the file with all edits")
+            differs = f"with all patches on {edit.target} differs from the file with all edits"
+            case.expect(code in expected, f"{differs}: {describe.difference(code, next(iter(expected)))}")
     orders = [ids, ids[::-1], random.Random(together.release).sample(ids, len(ids))]
     (reverts,) = together.run(["load", "dsfix", *together.targets], ["reverts", orders], **together.on)
     for step in reverts:
