@@ -58,11 +58,14 @@ class Text:
 
 def without_telling(source: str) -> str:
     """The source without the statements that only tell that a patch took effect: DeepSpeed has nobody to tell."""
-    told = [node for node in ast.walk(ast.parse(source)) if _tells(node)]
-    gone = {
-        line for node in told if isinstance(node, ast.stmt) for line in range(node.lineno, (node.end_lineno or 0) + 1)
-    }
-    return "".join(line for number, line in enumerate(source.splitlines(keepends=True), 1) if number not in gone)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    gone = {line for node in nodes if _tells(node) for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    emptied = [
+        node.body[0] for node in nodes if isinstance(node, ast.If) and node.orelse and all(map(_tells, node.body))
+    ]
+    passes = {each.lineno: f"{' ' * each.col_offset}pass\n" for each in emptied}
+    lines = enumerate(source.splitlines(keepends=True), 1)
+    return "".join(passes.get(number, "" if number in gone else line) for number, line in lines)
 
 
 def _tells(node: ast.AST) -> bool:
