@@ -60,11 +60,15 @@ def without_telling(source: str) -> str:
     """The source without the statements that only tell that a patch took effect: DeepSpeed has nobody to tell."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
     gone = {line for node in nodes if _tells(node) for line in range(node.lineno, (node.end_lineno or 0) + 1)}
-    emptied = [
-        node.body[0] for node in nodes if isinstance(node, ast.If) and node.orelse and all(map(_tells, node.body))
-    ]
-    passes = {each.lineno: f"{' ' * each.col_offset}pass\n" for each in emptied}
-    lines = enumerate(source.splitlines(keepends=True), 1)
+    branches = [(node, block) for node in nodes if isinstance(node, ast.If) for block in (node.body, node.orelse)]
+    emptied = [block[0] for node, block in branches if block and all(map(_tells, block)) and not _tells(node)]
+    written = source.splitlines(keepends=True)
+    passes = {
+        each.lineno: f"{' ' * each.col_offset}pass\n"
+        for each in emptied
+        if not written[each.lineno - 1].lstrip().startswith("elif")
+    }
+    lines = enumerate(written, 1)
     return "".join(passes.get(number, "" if number in gone else line) for number, line in lines)
 
 
