@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
-TELLING = ("took_effect", "ran")
+_TELLING = ("took_effect", "ran")
 _MESSAGES = ("BugPresent", "CannotTell", "AssertionError")
 _FOLDER = re.compile(r"\b(dsfix\.patches\.)\w+\.(?=\w)")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -121,6 +121,11 @@ def _silence(tree: ast.Module) -> None:
             node.value = None
 
 
+def tells(node: ast.AST) -> bool:
+    """Whether it is a call, as a statement, that only tells that a patch took effect."""
+    return isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", None), "id", "") in _TELLING
+
+
 class _Unimported(ast.NodeTransformer):
     """Removes imports from dsfix, whose modules may move, also of what reproductions share, which functions import; and
     what only tells that a patch took effect.
@@ -131,7 +136,7 @@ class _Unimported(ast.NodeTransformer):
         return None if shared or (node.module or "").partition(".")[0] == "dsfix" else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        return None if getattr(getattr(node.value, "func", None), "id", "") in TELLING else node
+        return None if tells(node) else node
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
         self.generic_visit(node)

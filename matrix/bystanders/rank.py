@@ -55,6 +55,7 @@ def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str,
         traceback.print_exc()
         ended = f"{type(error).__name__}: {_PORT.sub('', str(error).strip().partition(chr(10))[0])[:200]}"
     hits: Any = sys.modules.get("matrix.bystanders.hits")
+    reports = dsfix.report()
     return {
         "notes": job.notes,
         "ended": ended,
@@ -65,6 +66,6 @@ def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str,
         "run": {each: sorted(numbers) for each, numbers in hits.run.items() if numbers} if hits else {},
         "statements": dict(hits.statements) if hits else {},
         "versions": {each: installed(each) for each in ("deepspeed", "torch", "numpy", "python")},
-        "patches": {each.id: each.outcome.value for each in dsfix.report()},
-        "effects": [each.id for each in dsfix.report() if each.reached == "took effect"],
+        "patches": {each.id: each.outcome.value for each in reports},
+        "effects": [each.id for each in reports if each.reached == "took effect"],
     }

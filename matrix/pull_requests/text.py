@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Union
 
 from dsfix.cli.printing.edits import whole_lines
-from matrix.fingerprints import TELLING
+from matrix.fingerprints import tells
 
 Change = tuple[int, int, str]  # what replaces the bytes from start to end
 Node = Union[ast.expr, ast.stmt, ast.arg, ast.keyword]
@@ -75,7 +75,7 @@ def without_telling(source: str) -> str:
 def _tells(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return not node.orelse and all(map(_tells, node.body))
-    return isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", None), "id", "") in TELLING
+    return tells(node)
 
 
 def without_annotations(source: str) -> str:
