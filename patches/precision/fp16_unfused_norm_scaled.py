@@ -27,7 +27,7 @@ _CLIP_LAMB = "combined_scale = self.unscale_and_clip_grads(self._global_grad_nor
 _END = "for fp32_group, fp16_group in zip(self.fp32_groups, self.fp16_groups):\n    ...\nreturn self.overflow"
 _DIVIDE = "self._global_grad_norm = self._global_grad_norm / self.loss_scale"
 _EFFECT = "the reported gradient norm was divided by the loss scale"
-_WHEN = "self.loss_scale != 1"
+_WHEN = "type(self.loss_scale) not in (int, float) or self.loss_scale != 1"  # a tensor is not read
 
 
 def _meets(job: Job) -> bool:
