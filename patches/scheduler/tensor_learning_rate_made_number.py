@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity
+from dsfix.patch import RAN, CannotTell, Edit, Patch, Severity
 
 from .._shared import apart, copied, put_back
 
@@ -42,7 +42,7 @@ def _around(function: str, statement: str, groups: str, last: str = "") -> tuple
             after=last or statement,
             code=f"put_back({groups}, held)",
             uses=(put_back,),
-            effect="the new learning rate was written into the script's tensor",
+            effect=RAN,  # who else holds the tensor cannot be seen
             when="any(hasattr(each, 'is_floating_point') and each.is_floating_point() for each in held)",
         ),
     )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity
+from dsfix.patch import RAN, CannotTell, Edit, Patch, Severity
 
 from .._shared import copied, put_back
 
@@ -50,7 +50,7 @@ PATCH = Patch(
             after="self._last_lr = [group['lr'] for group in self.optimizer.param_groups]",
             code="put_back(self.optimizer.param_groups, held)",
             uses=(put_back,),
-            effect="the new learning rate was written into the script's tensor",
+            effect=RAN,  # who else holds the tensor cannot be seen
             when="any(hasattr(each, 'is_floating_point') and each.is_floating_point() for each in held)",
         ),
     ),

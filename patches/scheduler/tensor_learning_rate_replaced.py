@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, CannotTell, Edit, Patch, Severity, Source
 
 from .._shared import apart, copied, put_back
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SCHEDULES = "deepspeed.runtime.lr_schedules"
 _UPDATE = f"{_SCHEDULES}:update_lr"
 _ONE_CYCLE = f"{_SCHEDULES}:OneCycle._initialize_lr"
-_EFFECT = "the new learning rate was written into the script's tensor"
+_EFFECT = RAN  # who else holds the tensor cannot be seen
 _WHEN = "any(hasattr(each, 'is_floating_point') and each.is_floating_point() for each in held)"
 _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group['lr'] = lr"
 
