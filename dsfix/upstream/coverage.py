@@ -105,7 +105,7 @@ class Bug:
 
 
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
-    """All known bugs: the table's, and those that only dsfix's own patches know; worst first."""
+    """All known bugs: the table's, and those that only patches know, a plug-in's included; worst first."""
     own = {name: entry for name, entry in entries.items() if entry.distribution == "dsfix"}
     found, used = [], set()
     for row in table.rows:
@@ -113,7 +113,7 @@ def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
         ids += [name for kind, name in row.states if kind == "patch" and name in own and name not in ids]
         found.append(Bug(row, tuple(_cover(own[each]) for each in ids)))
         used |= set(ids)
-    found += [_made_of(chain, table) for chain in _chains(own) if not used & {each.id for each in chain}]
+    found += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
     return tuple(sorted(found, key=lambda bug: bug.row.worst))
 
 

@@ -175,9 +175,10 @@ def test_a_bug_that_only_patches_know_is_one_row_for_all_that_continue_each_othe
     assert [bug.on(Version(each)).by for each in RELEASES[:2]] == [("patch early",), ("patch late",)]
 
 
-def test_patches_of_plugins_are_not_counted():
+def test_patches_of_plugins_are_bugs_of_their_own():
     theirs = Entry("theirs:one", patch().patch, types.ModuleType("one"), "theirs")
-    assert [bug.covers for bug in known(row(), patches=[theirs])] == [()]
+    covers = {bug.row.key: [cover.id for cover in bug.covers] for bug in known(row(), patches=[theirs])}
+    assert covers == {"pull/1": [], "patch/theirs:one": ["theirs:one"]}
 
 
 def test_a_patch_for_releases_that_its_rows_leave_out_is_a_contradiction():

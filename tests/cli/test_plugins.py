@@ -42,6 +42,10 @@ def dsfix(environment, *arguments):
     return environment.dsfix(*arguments, DSFIX_ONLY="zero3_offload_clip_device,acme-fixes:scale", COLUMNS="160")
 
 
+def test_find_knows_the_patches_of_plugins(with_plugin):
+    assert "  acme-fixes:scale  " in dsfix(with_plugin(), "find", "loss scale is ignored").stdout
+
+
 def test_list_names_the_distribution_of_a_patch(with_plugin):
     environment = with_plugin()
     assert "  acme-fixes:scale           the loss scale is ignored\n" in dsfix(environment, "list").stdout
