@@ -50,6 +50,16 @@ class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
         return nn.functional.mse_loss(self(inputs), targets)
 
 
+def run_eagerly() -> None:
+    """Parts of the layer would be compiled on first use."""
+    if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
+        torch.compiler.set_stance("force_eager")
+    else:  # before torch 2.6
+        from torch import _dynamo
+
+        _dynamo.config.disable = True  # type: ignore[assignment,unused-ignore]
+
+
 class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
     """The same model with DeepSpeed's layer, whose experts `ep_size` ranks share."""
 
@@ -58,8 +68,7 @@ class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
         _ = lab.deepspeed
         from deepspeed.moe import layer
 
-        if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
-            torch.compiler.set_stance("force_eager")  # else parts of the layer are compiled on first use
+        run_eagerly()
         same = Mixture()
         self.below, self.head = same.below, same.head
         self.layer = layer.MoE(
@@ -172,6 +181,7 @@ def provide_tutel(lab: Lab) -> None:
     _ = lab.deepspeed
     from deepspeed.moe import sharded_moe
 
+    run_eagerly()
     if not sharded_moe.TUTEL_INSTALLED:
         sharded_moe.TUTEL_INSTALLED = True
         sharded_moe.tutel_moe = SimpleNamespace(
