@@ -12,7 +12,7 @@ from ._shared import tell_of_doubt, unwatch, watch
 
 
 class _Pass:
-    """A backward pass, through one engine or several. stepped: whether one of them has used it."""
+    """A backward pass, through one engine or several. stepped: whether one of them has used it, or loaded since."""
 
     stepped = False
 
@@ -54,6 +54,12 @@ def finish(optimizer: Any) -> None:
         each.stepped = True
 
 
+def reload(optimizer: Any) -> None:
+    """A checkpoint is loaded, which may be to start again from it."""
+    for each, _ in optimizer.__dict__.get("_dsfix_passes", ()):
+        each.stepped = True
+
+
 def discarded(optimizer: Any, patch: str) -> set[int]:
     """In the next pass, once: the parameters, by identity, whose gradients so far are not used."""
     if not optimizer.__dict__.pop("_dsfix_keeps", False):
@@ -64,20 +70,21 @@ def discarded(optimizer: Any, patch: str) -> set[int]:
     if any(each.stepped for each, _ in passes) or (_is_own(optimizer) and not all(own for _, own in passes)):
         passes.clear()
         if parameters - discards.certain:
-            _tell_of_engines(patch)
+            _tell(patch)
         return parameters
     if discards.doubtful & parameters:
         tell_of_doubt(patch)
     return parameters & (discards.certain | discards.doubtful)
 
 
-def _tell_of_engines(patch: str) -> None:
+def _tell(patch: str) -> None:
     from dsfix.log import rank, warn
 
     if rank() == 0 and patch not in _told:
         _told.add(patch)
         warn(
-            f"{patch}: a backward pass of another model has reached this one, whose own backward pass followed: the "
-            "gradients of the first are lost, as without dsfix. If they are to be discarded, say so by "
-            "engine.zero_grad(); if not, add the losses, and call backward once"
+            f"{patch}: between two backward passes of a step a checkpoint was loaded, or another model that the first "
+            "has reached made its step; or the first is that of another model's loss. Its gradients are lost, as "
+            "without dsfix. If they are to be discarded, say so by engine.zero_grad(); if not, add the losses, and "
+            "call backward once"
         )

@@ -7,11 +7,11 @@ Why: a backward pass at the accumulation boundary (with `gradient_accumulation_s
     Nothing fails. Without offload see zero12_several_backwards_drop.
 How: a pass at the boundary adds what an earlier pass of the same step has copied. What the script discards in between
     (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is a property meanwhile that records
-    it. Where that is in doubt (a read of `.grad`, a pass of another engine's loss before the own one) the earlier
-    passes are lost as without the patch, with one warning.
-Changes: a step includes the passes that were lost, and no stale gradients. In a checkpoint written without the patch
-    Adam's moments adapt within some 1 / (1 - beta2) steps. ZenFlow, and fp32 accumulation for a 16-bit model in
-    0.19.8, are not covered.
+    it. Where that is in doubt (a read of `.grad`, a checkpoint loaded, a pass of another engine's loss before the own
+    one) the earlier passes are lost as without the patch, with one warning.
+Changes: a step includes the passes that were lost, also one after which the script left out the step, and no stale
+    gradients. In a checkpoint written without the patch Adam's moments adapt within some 1 / (1 - beta2) steps.
+    ZenFlow, and fp32 accumulation for a 16-bit model in 0.19.8, are not covered.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import Edit, Patch, Severity, Source
 from dsfix.process.effects import took_effect
 
-from .._passes import finish, keep
+from .._passes import finish, keep, reload
 from ._passes import forget
 
 if TYPE_CHECKING:
@@ -88,6 +88,12 @@ PATCH = Patch(
             uses=(end,),
         ),
         Edit(f"{_OPTIMIZER}.step", before="prev_scale = self.loss_scale", code="finish(self)", uses=(finish,)),
+        Edit(
+            f"{_OPTIMIZER}.load_state_dict",
+            before="if checkpoint_folder:\n    ...\nelse:\n    ...",
+            code="reload(self)",
+            uses=(reload,),
+        ),
         Edit(
             f"{_OPTIMIZER}.reset_cpu_buffers",
             after="self.norm_for_param_grads = {}",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
 
-from .._passes import finish, keep
+from .._passes import finish, keep, reload
 from ._passes import forget
 
 if TYPE_CHECKING:
@@ -47,14 +47,19 @@ PATCH = Patch(
     changes=(
         Edit(
             _COPY,
+            before="if self.gradient_accumulation_steps > 1:\n    ...",
+            code="kept = is_kept(self, param)",
+            uses=(is_kept,),
+        ),
+        Edit(
+            _COPY,
             replace="self.gradient_accumulation_steps > 1",
             # ZenFlow has its own boundaries
             code="""(
-    is_kept(self, param)
-    or self.gradient_accumulation_steps > 1
+    self.gradient_accumulation_steps > 1
     or not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False))
+    or kept
 )""",
-            uses=(is_kept,),
         ),
         Edit(
             _COPY,
@@ -82,6 +87,12 @@ if not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False
             uses=(end,),
         ),
         Edit(f"{_OPTIMIZER}.step", before="prev_scale = self.loss_scale", code="finish(self)", uses=(finish,)),
+        Edit(
+            f"{_OPTIMIZER}.load_state_dict",
+            before="if checkpoint_folder:\n    ...\nelse:\n    ...",
+            code="reload(self)",
+            uses=(reload,),
+        ),
         Edit(
             f"{_OPTIMIZER}.reset_cpu_buffers",
             after="self.norm_for_param_grads = {}",

@@ -8,10 +8,11 @@ Why: since 0.17.6, a backward pass at the accumulation boundary (with `gradient_
     accumulate gradients in float32.
 How: keeps the sum until `step` has used it, so that the next pass is added to it. What the script discards in between
     (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is a property meanwhile that records
-    it. Where that is in doubt (a read of `.grad`, a pass of another engine's loss before the own one) and with Muon,
-    the earlier passes are lost as without the patch, with one warning. Optimizer offload has a patch of its own.
-Changes: a step is larger by the passes that were lost. A checkpoint written without the patch is intact, but was
-    trained on the last pass of each step; Adam's moments catch up within about 1 / (1 - beta2) steps.
+    it. Where that is in doubt (a read of `.grad`, a checkpoint loaded, a pass of another engine's loss before the own
+    one), and with Muon, the earlier passes are lost as without the patch, with one warning.
+Changes: a step is larger by the passes that were lost, also by one after which the script left out the step. A
+    checkpoint written without the patch is intact, but was trained on the last pass of each step; Adam's moments catch
+    up within about 1 / (1 - beta2) steps.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import took_effect
 
-from .._passes import discarded, finish, keep
+from .._passes import discarded, finish, keep, reload
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -92,6 +93,12 @@ PATCH = Patch(
         Edit(_EPILOGUE, before="self.reduce_ipg_grads()", code="begin(self)", uses=(begin,)),
         Edit(_EPILOGUE, before='see_memory_usage("End ipg_epilogue")', code="end(self)", uses=(end,)),
         Edit(f"{_OPTIMIZER}.step", before="prev_scale = self.loss_scale", code="finish(self)", uses=(finish,)),
+        Edit(
+            f"{_OPTIMIZER}.load_state_dict",
+            before="if checkpoint_folder:\n    ...\nelse:\n    ...",
+            code="reload(self)",
+            uses=(reload,),
+        ),
     ),
     symptom=rf"independent_gradient_partition_epilogue[\s\S]*{_MESSAGE}",
     upstream={
