@@ -34,6 +34,8 @@ _EPILOGUE = f"{_OPTIMIZER}.independent_gradient_partition_epilogue"
 
 def begin(optimizer: Any) -> None:
     """A backward pass: what the script has discarded since the last one is taken out of the sum."""
+    if any(each is not None for each in optimizer.averaged_gradients.values()):
+        return  # a second pass at the boundary: zero12_several_backwards_drop
     discards = unwatch(optimizer)
     discarded = discards.certain | discards.doubtful
     if optimizer.is_gradient_accumulation_boundary and _kept(optimizer, discarded):
