@@ -1,0 +1,48 @@
+"""partition_activations: the recomputation gets an additional None for each argument that is no tensor.
+
+Why: a checkpoint that partitions activations keeps the size behind each argument, None where it is no tensor. Of these
+    sizes only those of tensors are removed before the function is called again in the backward pass, so `checkpoint(f,
+    x, 2.0)` becomes f(x, 2.0, None): a TypeError, or another result if f takes it.
+How: what is kept behind each argument is removed, whatever the argument is. Calls with tensors only stay as they are.
+Workaround: Scripts bind the argument to the function (functools.partial), pass it as a tensor, or give the function a
+    parameter for the None. All can stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsfix.patch import Edit, Patch, Severity, Source
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+_MERGE = "deepspeed.runtime.activation_checkpointing.checkpointing:merge_tensors"
+
+PATCH = Patch(
+    title="partition_activations: TypeError, a checkpoint's argument that is no tensor is followed by a None",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.12.0"},
+    changes=(
+        Edit(
+            _MERGE,
+            after="real_tensor_flags = []",
+            code="non_tensor_objects = non_tensor_objects[::2]",
+            effect="the recomputation did not get a None behind an argument that is no tensor",
+            when="len(non_tensor_objects) > 0",
+        ),
+        Edit(_MERGE, replace="previous_flag = flag", code="previous_flag = True"),
+    ),
+    symptom=r"takes \d+ positional arguments? but \d+ were given",
+    present=(Source(_MERGE, "if previous_flag:\n    ..."),),
+    config=lambda job: bool(job.get("activation_checkpointing", "partition_activations")),
+)
+
+
+def reproduce(lab: Lab) -> str:
+    from ._checkpointing import train
+
+    def halved(checkpoint: Any, block: Any, x: Any) -> Any:
+        return checkpoint(lambda x, factor: block(x) * factor, x, 0.5)
+
+    return train(lab, halved, "checkpoint", {"partition_activations": True}, error="positional arguments but 3 were")
