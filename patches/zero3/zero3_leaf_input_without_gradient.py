@@ -106,7 +106,7 @@ def reproduce(lab: Lab) -> str:
 def _train(lab: Lab, what: str, zero: dict[str, int]) -> str:
     torch = lab.torch
 
-    class Tower(torch.nn.Module):  # type: ignore[misc]
+    class Tower(torch.nn.Module):  # type: ignore[misc,name-defined]
         """Each batch is for one of two experts."""
 
         def __init__(self) -> None:
@@ -117,7 +117,7 @@ def _train(lab: Lab, what: str, zero: dict[str, int]) -> str:
         def forward(self, x: Any, expert: int) -> Any:
             return x[:, :1] + self.scale * self.experts[expert](x)
 
-    class Model(torch.nn.Module):  # type: ignore[misc]
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.tower = Tower()
