@@ -109,13 +109,13 @@ def _train(lab: Lab, stage: int, within: bool) -> str:
     """within: made in zero.Init, which broadcasts what `apply` has set."""
     torch = lab.torch
 
-    class Scale(torch.nn.Module):  # type: ignore[misc]
+    class Scale(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.scale = torch.nn.Parameter(torch.tensor(1.0))
             self.apply(lambda module: module.scale.data.fill_(module.scale.dim() + 2.0))
 
-    class Model(torch.nn.Module):  # type: ignore[misc]
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self, rank: int) -> None:
             super().__init__()
             self.scale = Scale()

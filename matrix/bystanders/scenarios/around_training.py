@@ -622,3 +622,33 @@ def weights_renewed(job: Job) -> None:
         engine.step()
     for name, parameter in job.parameters(engine).items():
         job.bits(name, parameter)
+
+
+@scenario("a scalar is in the group of the weights, so that no group is smaller than the number of ranks")
+@settings(works_around=("zero12_group_smaller_than_ranks",), release="0.17.6", **one(stage="2", ranks="2"))
+def scalar_in_large_group(job: Job) -> None:
+    scale = job.torch.nn.Parameter(job.torch.ones(1))
+    model = job.model(lambda self, x: self.body(x) * self.scale, body=job.MLP(), scale=scale)
+    weights = [each for each in model.body.parameters() if each.dim() > 1]
+    biases = [each for each in model.body.parameters() if each.dim() < 2]
+    job.steps(job.engine(model, [{"params": [*weights, scale]}, {"params": biases, "weight_decay": 0.0}]), range(3))
+
+
+@scenario("a scale has one dimension, and transposed and channels_last weights are made contiguous")
+@settings(works_around=("scalar_parameter_broadcast",), release="0.19.8", **one(stage="2", ranks="2"))
+def parameters_contiguous(job: Job) -> None:
+    nn = job.torch.nn
+    weight = job.torch.arange(64.0).view(4, 16) / 64
+
+    def forward(self: Any, x: Any) -> Any:
+        pixels = self.convolution((x @ self.transposed)[:, :, None, None].expand(-1, -1, 2, 2))
+        return pixels.flatten(1).mean(1, keepdim=True) * self.scale
+
+    convolution = nn.Conv2d(4, 3, 2)
+    with job.torch.no_grad():
+        for parameter in convolution.parameters():
+            parameter.fill_(0.1)
+    convolution.to(memory_format=job.torch.channels_last).to(memory_format=job.torch.contiguous_format)
+    scale = nn.Parameter(job.torch.ones(()).reshape(1))
+    transposed = nn.Parameter(weight.t().contiguous())
+    job.steps(job.engine(job.model(forward, transposed=transposed, convolution=convolution, scale=scale)), range(3))

@@ -88,6 +88,23 @@ def partition_cache_emptied(job: Job) -> None:
     _train(job, engine, loss, backward=backward)
 
 
+@scenario("experts are a leaf module, whose input the script lets need a gradient")
+@settings(works_around=("zero3_leaf_input_without_gradient",), release="0.18.9", **_one())
+def leaf_input_with_gradient(job: Job) -> None:
+    def forward(self: Any, x: Any, expert: int) -> Any:
+        return self.head(self.tower(x.requires_grad_(), expert))
+
+    tower = job.model(
+        lambda self, x, expert: x + getattr(self, f"{expert}")(x), **{"0": job.MLP(), "1": job.MLP(seed=1)}
+    )
+    model = job.model(forward, tower=tower, head=job.torch.nn.Linear(16, 1))
+    if not job.plain:
+        job._lab.deepspeed.utils.set_z3_leaf_modules(tower, [type(tower)])
+    engine = job.engine(model)
+    for step in range(4):
+        job.train(engine, step, lambda batch, step=step: job.loss(engine, batch, step % 2))
+
+
 @scenario("frozen blocks are checkpointed without torch's check, and reentrantly")
 @settings(works_around=("zero3_checkpoint_recompute",), **_one())
 def frozen_blocks_unchecked(job: Job) -> None:
