@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from packaging.version import Version
 from torch import nn
 
 from dsfix.lab import reference
-from dsfix.patch import BugPresent
+from dsfix.patch import BugPresent, CannotTell
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -42,6 +43,8 @@ def train(lab: Lab, used: Sequence[str], config: dict[str, Any], factor: float =
 
     Raises BugPresent where they are, or ranks exchange gradients of different layouts.
     """
+    if Version(lab.deepspeed.__version__) < Version("0.13.0"):
+        raise CannotTell("this release reduces no gradients on a CPU")
     model = _Model()
     stepper = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
     config = {"train_micro_batch_size_per_gpu": 1, **config}
