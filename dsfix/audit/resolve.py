@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from packaging.version import Version
@@ -25,13 +25,10 @@ _ZERO = "zero_optimization"
 
 @dataclass(frozen=True)
 class Resolved:
-    """notes: what was assumed, dropped or shrunk, in sentences. sizes: DeepSpeed's default sizes, scaled to the plan.
-    suspects: the patches for bugs that this config triggers.
-    """
+    """notes: what was assumed, dropped or shrunk. suspects: the patches for bugs that this config triggers."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
     suspects: tuple[str, ...] = ()
 
 
@@ -51,7 +48,7 @@ def resolve(file: str, options: Options) -> Resolved:
     for step in _STEPS:
         step(draft)
     suspects = [patch_id for finding in checked.findings for patch_id in finding.patches]
-    return Resolved(draft.plan, tuple(draft.notes), shrink.defaults(draft.facts), tuple(dict.fromkeys(suspects)))
+    return Resolved(draft.plan, tuple(draft.notes), tuple(dict.fromkeys(suspects)))
 
 
 def _require_no_errors(file: str, findings: list[Finding]) -> None:

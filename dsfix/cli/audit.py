@@ -33,8 +33,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = textwrap.fill(
         "Check whether DeepSpeed computes correctly with a config: train a small model for a few steps with DeepSpeed "
         "and the patches that apply here, with DeepSpeed alone, and in one process with PyTorch. Sizes in the config "
-        "are scaled down. Differences beyond rounding are reported with their size, first step and parameters, the "
-        "patch that fixes them, and the smallest change of the config that avoids them.",
+        "are scaled down. Differences beyond rounding are reported with their size, first step and parameters, and the "
+        "patch that fixes them.",
         output.width(),
     )
     command.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -243,4 +243,4 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
         patience = min(options.timeout, _LEAST + _PATIENCE * verdict.seconds)
         search = Search(run, plan, verdict, time.monotonic() + options.time, patience, watched)
         audit.found = search.found
-        search.run(audit.without, audit.resolved.suspects, audit.resolved.sizes)
+        search.run(audit.without, audit.resolved.suspects)
