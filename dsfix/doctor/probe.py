@@ -50,11 +50,7 @@ def torch_cuda() -> dict[str, Any]:
 def torch_cpp_extension() -> dict[str, Any]:
     from torch.utils import cpp_extension
 
-    bounds = getattr(cpp_extension, "CUDA_GCC_VERSIONS", {})
-    return {
-        "cuda_home": cpp_extension.CUDA_HOME,
-        "gcc_below": {cuda: ".".join(map(str, below)) for cuda, (_, below) in bounds.items()},
-    }
+    return {"cuda_home": cpp_extension.CUDA_HOME}
 
 
 def torch_collect_env() -> dict[str, Any]:
