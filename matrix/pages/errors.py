@@ -174,9 +174,9 @@ def _without_type(message: str) -> str:
 def _recorded(name: str, pattern: str) -> str:
     """The error that a traceback ends with, and the line in which the match ends; that patch's own tracebacks first."""
     tracebacks = _tracebacks()
-    for file in sorted(tracebacks, key=lambda file: (not file.startswith(f"{name}-"), file)):
-        for match in re.finditer(pattern, tracebacks[file]):
-            if line := _line_at(tracebacks[file], match.end()):
+    for one in sorted(tracebacks, key=lambda one: (not one.startswith(f"{name}-"), one)):
+        for match in re.finditer(pattern, tracebacks[one]):
+            if line := _line_at(tracebacks[one], match.end()):
                 return line
     return ""
 
@@ -195,11 +195,10 @@ def _line_at(traceback: str, end: int) -> str:
 
 @cache
 def _tracebacks() -> Mapping[str, str]:
-    """File name -> a recorded traceback, without prefixes, colours and paths."""
-    return {
-        path.name: proofs.without_paths(_COLOUR.sub("", _RANK.sub("", path.read_text(encoding="utf-8"))))
-        for path in _CHECKOUT.glob("tests/*/tracebacks/*.txt")
-    }
+    """ID-RELEASE -> a recorded traceback, without prefixes, colours and paths."""
+    files = [path.read_text(encoding="utf-8") for path in _CHECKOUT.glob("tests/explain/tracebacks/*.txt")]
+    recorded = [each.partition("\n") for text in files for each in f"\n{text}".split("\n=== ")[1:]]
+    return {name: proofs.without_paths(_COLOUR.sub("", _RANK.sub("", text))) for name, _, text in recorded}
 
 
 def _reproduced(pattern: str, details: Iterable[str]) -> str:
