@@ -35,17 +35,11 @@ def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGr
 
 
 def optimizer_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGroup]:
-    """Returns the groups that DeepSpeed's optimizer has: those of the script, then the experts of each.
-
-    DeepSpeed splits them in split_params_into_different_moe_groups_for_optimizer. With Muon each group becomes two: one
-    for Muon, one for Adam.
-    """
+    """Returns the groups of DeepSpeed's optimizer: those of the script, with Muon split into its own and Adam's."""
     script = script_groups(parameters, plan)
     if not plan.optimizer and str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
         return _muon_groups(parameters, script)
-    dense = [replace(group, names=tuple(n for n in group.names if not _is_expert(n))) for group in script]
-    experts = [replace(group, names=tuple(filter(_is_expert, group.names))) for group in script]
-    return [group for group in (*dense, *experts) if group.names]
+    return [group for group in script if group.names]
 
 
 def _muon_groups(parameters: Mapping[str, Any], script: list[ParameterGroup]) -> list[ParameterGroup]:
@@ -61,7 +55,3 @@ def _muon_groups(parameters: Mapping[str, Any], script: list[ParameterGroup]) ->
 def _uses_muon(name: str, parameter: Any) -> bool:
     """Muon updates hidden matrices, Adam everything else."""
     return parameter.dim() >= 2 and not any(word in name for word in ("embed", "lm_head"))
-
-
-def _is_expert(name: str) -> bool:
-    return name.startswith("moe.experts.")

@@ -14,7 +14,7 @@ from typing import Any
 from packaging.version import Version
 
 import dsfix
-from dsfix.audit.plan import WIDTH, Plan
+from dsfix.audit.plan import Plan
 from dsfix.audit.seen import Seen
 from dsfix.audit.unsupported import Unsupported
 from dsfix.lab import cuda
@@ -40,7 +40,6 @@ class Trainer:
         config: replaces the plan's. Raises Unsupported if this release cannot run the plan.
         """
         from dsfix.audit import model as models
-        from dsfix.audit import moe
         from dsfix.audit.groups import script_groups
         from dsfix.audit.recipe import recipe
 
@@ -58,20 +57,15 @@ class Trainer:
         model = wanted
         if plan.zero_init:
             model = self._partitioned(wanted, config)
-        if plan.moe:
-            model.moe = moe.deepspeed_layer(plan, model.moe, WIDTH, models.tokens(plan), self.lab)
-        named = moe.global_names(dict(model.named_parameters()), plan, self.lab)
+        named = dict(model.named_parameters())
         grouped = [
-            {**group, "params": [named[name] for name in group["params"] if name in named]}
-            for group in options.groups(plan, groups)
+            {**group, "params": [named[name] for name in group["params"]]} for group in options.groups(plan, groups)
         ]
         given: dict[str, Any] = {"model": model, "config": config}
-        if plan.moe:
-            grouped = moe.apart(grouped)
         if plan.optimizer:
             given["optimizer"] = getattr(self.lab.torch.optim, plan.optimizer)(grouped, **options.options)
-        elif plan.groups or plan.moe:
-            kept = ("params", "lr", "weight_decay", "name", "moe") if plan.groups else ("params", "name", "moe")
+        elif plan.groups:
+            kept = ("params", "lr", "weight_decay")
             given["model_parameters"] = [{key: group[key] for key in kept if key in group} for group in grouped]
         else:
             given["model_parameters"] = model.parameters()
@@ -92,11 +86,9 @@ class Trainer:
 
     def observer(self, engine: Any) -> Any:
         """Returns an Observer of `engine`."""
-        from dsfix.audit import moe
         from dsfix.audit.observe import Observer
 
-        named = moe.global_names(dict(engine.module.named_parameters()), self.plan, self.lab)
-        return Observer(engine, {parameter: name for name, parameter in named.items()})
+        return Observer(engine, {parameter: name for name, parameter in engine.module.named_parameters()})
 
     def step(self, engine: Any, number: int) -> float:
         """Makes one optimizer step and returns the mean loss over this rank's micro-batches."""

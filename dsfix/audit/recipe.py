@@ -81,8 +81,6 @@ def _muon(plan: Plan, options: dict[str, Any]) -> Recipe:
         raise Unsupported(f"Muon is not audited in {plan.precision}: {why}")
     if not plan.stage:
         raise Unsupported("Muon is not audited without ZeRO: its updates inside the optimizer cannot be observed")
-    if plan.moe:
-        raise Unsupported("Muon is not audited together with experts")
     both = options.get("lr")
     rates = {name: options.get(name, both or usual) for name, usual in (("muon_lr", 0.02), ("adam_lr", 3e-4))}
     defaults = {"lr": 0.02, "weight_decay": 0.0, "momentum": 0.95, "betas": (0.9, 0.95), "eps": 1e-10}

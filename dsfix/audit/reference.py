@@ -35,7 +35,7 @@ class Gradients:
     """Those of one global batch, in float64. clipped: by the global norm, with `factor`. spread: the rounding errors.
 
     largest: the sum over all micro-batches of their largest scaled element in the plan's precision; inf or nan if one
-    of them overflows. undecided: rounding may route a token to other experts, which changes everything.
+    of them overflows.
     """
 
     loss: float
@@ -45,7 +45,6 @@ class Gradients:
     spread: dict[str, Spread]
     loss_spread: float
     largest: float
-    undecided: bool = False
 
 
 @dataclass
@@ -82,19 +81,17 @@ class Reference:
         total = {name: torch.zeros_like(exact[name]) for name in self.trained}
         spread = {name: Spread() for name in self.trained}
         loss = loss_error = largest = 0.0
-        undecided = False
         for batch in batches:
             true_loss, true = self._one(self._exact, exact, batch)
             seen_loss, seen = self._one(self._rounded, rounded, batch, scale / self.plan.accumulation)
             largest += max(float(gradient.abs().max()) for gradient in seen.values()) * scale / self.plan.accumulation
-            undecided |= bool(self.plan.moe) and self._exact.moe.undecided(self._rounded.moe)
             loss += true_loss / len(batches)
             loss_error += abs(seen_loss - true_loss) / len(batches)
             for name in self.trained:
                 total[name] += true[name] / len(batches)
                 spread[name].add(true[name], seen[name], len(batches))
         norm, factor, clipped = self._clipped(total)
-        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest, undecided)
+        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest)
 
     def _clipped(self, gradients: Tensors) -> tuple[float, float, dict[str, torch.Tensor]]:
         """Returns the global norm, the factor and the clipped gradients."""

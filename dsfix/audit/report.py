@@ -106,8 +106,6 @@ def described(plan: Plan) -> str:
     parts.append(f"torch.optim.{plan.optimizer}" if plan.optimizer else str(config.get("optimizer", {}).get("type")))
     parts += [config["scheduler"]["type"]] if config.get("scheduler", {}).get("type") else []
     parts += ["zero.Init"] * plan.zero_init + ["LoRA"] * plan.lora
-    if plan.moe:
-        parts.append(f"top-{plan.moe} MoE, ep_size {plan.ep_size}")
     parts += [f"{plan.checkpointing} checkpointing"] if plan.checkpointing != "none" else []
     ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
     schedule = f"; schedule {plan.schedule}" if plan.schedule else ""

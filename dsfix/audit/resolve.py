@@ -81,8 +81,6 @@ def _choose(draft: Draft) -> None:
         "backwards": options.backwards or ("dict" if facts.filled_in else None),
         "zero_init": zero_init,
         "lora": lora,
-        "moe": options.moe,
-        "ep_size": options.ep_size,
         "schedule": options.schedule,
         "races": options.races,
         "phases": options.phases,
@@ -158,8 +156,8 @@ def _model(draft: Draft) -> None:
     plan = draft.plan
     if plan.zero_init and draft.options.zero_init is None:
         draft.notes.append("the model is built under zero.Init, as by transformers (--no-zero-init)")
-    if draft.facts.arguments.get("moe") and not plan.moe:
-        draft.notes.append("no experts: those of transformers' models are plain modules (--moe: DeepSpeed's MoE layer)")
+    if draft.facts.arguments.get("moe"):
+        draft.notes.append("no experts: the audit's model has none")
 
 
 def _skipped_step(draft: Draft) -> None:
@@ -189,6 +187,5 @@ _STEPS: tuple[Callable[[Draft], None], ...] = (
     shrink.loss_scale,
     _model,
     _skipped_step,
-    limits.require_experts,
     _require_reference,
 )

@@ -68,8 +68,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--zero-init", action=argparse.BooleanOptionalAction, help="build the model under deepspeed.zero.Init")
     add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
-    add("--moe", type=_number(1, 4), metavar="K", help="add DeepSpeed's MoE layer with K of 8 experts per token")
-    add("--ep-size", type=_number(1, 8), metavar="N", help="ranks that share the experts of --moe (default: 1)")
     add(
         "--schedule",
         type=_schedule,

@@ -187,29 +187,6 @@ def test_unsupported_keys_are_refused(resolved, config, key):
         resolved({**PLAIN, **config})
 
 
-@pytest.mark.parametrize(
-    ("stage", "options", "words"),
-    [
-        (3, {"moe": 1}, "ZeRO stages 0 to 2"),
-        (2, {"moe": 1, "lora": True}, "trainable experts"),
-        (2, {"moe": 1, "ep_size": 4}, "2 ranks and 8 experts cannot be shared by --ep-size 4"),
-        (2, {"moe": 1, "ep_size": 3, "ranks": 3}, "3 ranks and 8 experts cannot"),
-        (2, {"ep_size": 2}, "--moe, which is not given"),
-    ],
-)
-def test_unsupported_experts_are_refused(resolved, stage, options, words):
-    with pytest.raises(NotAudited, match=words):
-        resolved({**PLAIN, "zero_optimization": {"stage": stage}}, **options)
-
-
-def test_experts_are_deepspeeds_on_request(resolved):
-    plan = resolved({**PLAIN, "zero_optimization": {"stage": 2}}, moe=2, ep_size=2).plan
-    assert (plan.moe, plan.ep_size) == (2, 2)
-    plain = resolved(PLAIN, arguments={"moe": True})
-    assert plain.plan.moe == 0
-    assert said(plain, "no experts")
-
-
 def test_a_config_with_errors_is_refused_and_the_errors_are_located(resolved):
     with pytest.raises(NotAudited, match=r"dsfix check(.|\n)*reduce_bucket_size: .*5e8"):
         resolved({**PLAIN, "zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}})

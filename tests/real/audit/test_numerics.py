@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsfix.audit import learning_rates, model, moe, muon, reference  # noqa: E402
+from dsfix.audit import learning_rates, model, muon, reference  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
 from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
 from dsfix.audit.plan import Plan  # noqa: E402
@@ -78,11 +78,10 @@ PLAN = Plan(config(), steps=3)
 
 
 LORA = Plan(config(clip=0.0), steps=3, groups=False, freeze="none", lora=True)
-EXPERTS = Plan(config(), steps=3, moe=3, ranks=2)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("plan", [PLAN, LORA, EXPERTS])
+@pytest.mark.parametrize("plan", [PLAN, LORA])
 def test_plain_pytorch_agrees_with_itself(precision, plan):
     plan = Plan(**{**vars(plan), "config": {**plan.config, precision: {"enabled": True}}})
     found = compare(plan, trained(plan, reference.DTYPES[precision]))
@@ -95,45 +94,6 @@ def test_the_free_reference_is_plain_pytorch():
     for one, other in zip(free.steps, seen.steps):
         assert one.loss == pytest.approx(other.loss, rel=1e-4)
         assert one.norm == pytest.approx(other.norm, rel=1e-3)
-
-
-@pytest.mark.parametrize(("k", "capacity"), [(1, 3), (2, 3), (3, 2)])
-def test_experts_are_weighted_as_published(k, capacity):
-    """Three equal tokens; the experts return 1, 10, 100, …"""
-    probabilities = torch.tensor([0.5, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]).double()
-    mixture = moe.ReferenceMixture(16, k, capacity).double()
-    with torch.no_grad():
-        mixture.gate.weight.zero_()
-        mixture.gate.weight[:, 0] = probabilities.log()
-        for number, expert in enumerate(mixture.experts):
-            for parameter in expert.parameters():
-                parameter.zero_()
-            expert.down.bias.fill_(10.0**number)
-    token = torch.zeros(3, 16).double()
-    token[:, 0] = 1.0
-    output, auxiliary = mixture(token)
-    first = list(probabilities[:k])
-    weights = first if k == 1 else [each / sum(first) for each in first]
-    wanted = sum(float(weight) * 10.0**number for number, weight in enumerate(weights))
-    assert sorted(output[:, 5].tolist()) == pytest.approx([0.0] * (3 - capacity) + [wanted] * capacity)
-    shares = sum(first) / k if k > 2 else first[0]
-    assert float(auxiliary.detach()) == pytest.approx(8 * float(shares))
-
-
-def test_a_token_between_two_experts_is_not_compared():
-    mixture = moe.ReferenceMixture(16, 1, 2)
-    with torch.no_grad():
-        mixture.gate.weight.copy_(torch.eye(8, 16))
-    token = torch.zeros(2, 16)
-    token[:, 0], token[:, 1] = 2.0, 1.0
-    mixture(token)
-    apart = copy.deepcopy(mixture).double()
-    apart(token.double())
-    assert not apart.undecided(mixture)
-    token[1, 1] = 1.999
-    mixture(token.bfloat16().float())
-    apart(token.double())
-    assert apart.undecided(mixture)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])

@@ -109,13 +109,6 @@ _ALL = {
             stages=(1, 2, 3),
             options=_RESUME,
         ),
-        Plant(
-            "expert_gradients_doubled",
-            (Difference(*_NORM), Difference("training", "gradients", 0)),
-            also=(("training", "parameters", 0),),
-            stages=(0, 1, 2),
-            options={"ranks": 2, "moe": 1, "ep_size": 2, "config": {"gradient_clipping": 0.0}},
-        ),
         Plant("export_one_step_old", (Difference("16bit", "parameters", 1),), options={"phases": ("16bit",)}),
         Plant(
             "export_without_frozen",
@@ -141,7 +134,6 @@ _RUNS = [
         (("optimizer_lost_on_load", "export_one_step_old", "export_without_frozen"), 2, "fp32"),
         (("stale_shard_after_load",), 3, "fp32"),
         (("scheduler_lost_on_load",), 1, "bf16"),
-        (("expert_gradients_doubled",), 2, "fp32"),
     )
 ]
 
