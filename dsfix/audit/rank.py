@@ -47,10 +47,6 @@ class Trainer:
         if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
             raise Unsupported("loss.backward() instead of engine.backward(loss) requires DeepSpeed 0.18.3")
         options = recipe(plan)
-        if options.kind == "muon":
-            if Version(deepspeed_version()) < Version("0.18.3"):
-                raise Unsupported("the audit of Muon requires DeepSpeed 0.18.3, which leaves embeddings to Adam")
-            self.lab.torch.compiler.set_stance("force_eager")  # DeepSpeed compiles Muon on first use, which takes long
         config = dict(plan.config if config is None else config)
         wanted = models.build(plan, seed)
         groups = script_groups(dict(wanted.named_parameters()), plan)
@@ -190,13 +186,12 @@ def describe(lab: Lab, seen: Seen) -> None:
 
 
 def provide_kernels(lab: Lab) -> None:
-    """Replaces DeepSpeed's FusedAdam and FusedLion, which are GPU kernels, by plain PyTorch if there is no GPU."""
+    """Replaces DeepSpeed's FusedAdam, which is a GPU kernel, by plain PyTorch if there is no GPU."""
     assert lab.deepspeed
     if lab.device_name in ("CPU", "emulated CUDA device"):
-        from dsfix.lab.kernels import provide_fused_adam, provide_fused_lion
+        from dsfix.lab.kernels import provide_fused_adam
 
         provide_fused_adam(lab)
-        provide_fused_lion(lab)
 
 
 def _import(path: str) -> None:

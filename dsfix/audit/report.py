@@ -29,7 +29,6 @@ _WHAT = {
     "norm": "the gradient norm that DeepSpeed reports",
     "gradients": "the gradients passed to the optimizer",
     "parameters": "the parameters",
-    "still parameters": "elements whose gradient and momentum are zero",
     "weights": "the model's weights",
     "learning rates": "the learning rates",
     "skipped": "whether the step is skipped",

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.version import Version
-
 from ..check.checking import check
 from ..check.facts import Facts
 from ..rules import Finding, Level
@@ -19,7 +17,6 @@ from .plan import Plan
 from .recipe import recipe
 from .unsupported import Unsupported
 
-_MUON_GROUPS = Version("0.19.2")
 _ZERO = "zero_optimization"
 
 
@@ -126,10 +123,6 @@ def _optimizer(draft: Draft) -> None:
     """If the config has none: the one that transformers passes, with offload replaced by DeepSpeed's by accelerate."""
     facts, config = draft.facts, draft.config
     own = facts.arguments.get("optimizer")
-    if not own and str(facts.get("optimizer", "type")).lower() == "muon" and facts.release < _MUON_GROUPS:
-        draft.set(groups=False)
-        draft.notes.append(f"one parameter group: deepspeed {facts.release} does not accept the script's with Muon")
-        return
     if own or "optimizer" in config:
         draft.set(optimizer=str(own or ""))
         return

@@ -126,7 +126,6 @@ _RUNS = [
         (("dropped_micro_batch", "frozen_decayed"), 2, "fp32"),
         (("clips_too_much", "wrong_group_lr"), 0, "fp32"),
         (("clips_too_much", "wrong_group_lr"), 3, "bf16"),
-        (("dropped_micro_batch",), 2, "bf16"),
         (("tied_weight_twice_in_norm",), 2, "fp32"),
         (("unreduced_last_bucket",), 3, "fp32"),
         (("one_rank_rounds",), 1, "fp32"),
