@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -15,7 +15,7 @@ from matrix import files, proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
 from matrix.edges import near, required
-from matrix.pages import catalogue, data, errors, evidence, matrix_page, patches, upstream
+from matrix.pages import catalogue, evidence, patches
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 from matrix.sweep import docs as sweep
@@ -27,12 +27,6 @@ NAME = "docs"
 HELP = "write docs/patches.md, dsfix/catalogue's day.py and index.json, and all pages of the records into build/pages/"
 CHECKOUT = Path(__file__).resolve().parents[1]
 PAGES = "build/pages"  # not in git
-RENDER: Mapping[str, Callable[[Evidence], str]] = {
-    "catalogue.md": catalogue.render,
-    "errors.md": errors.render,
-    "upstream.md": upstream.render,
-    "matrix/index.html": lambda found: matrix_page.render(data.tree(found)),
-}
 _COMMAND = "python -m tox run -e pages"
 _DAY = '''"""Written by `python -m matrix docs`."""
 
@@ -58,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         complaints += stale(committed(found), CHECKOUT)
         complaints += bystanders.faults(bystanders_records.load_all())
     else:
-        write({**committed(found), **pages(found), **pages_of_records()}, CHECKOUT)
+        write({**committed(found), **pages(found)}, CHECKOUT)
         print(f"all pages: {PAGES}/")
     print(patches.reproduced(found))
     for complaint in complaints:
@@ -77,13 +71,9 @@ def committed(found: Evidence) -> dict[str, str]:
 
 
 def pages(found: Evidence) -> dict[str, str]:
-    """Path in the checkout -> text, of the pages of the catalogue and the run proof."""
-    return {f"{PAGES}/{name}": render(found) for name, render in RENDER.items()}
-
-
-def pages_of_records() -> dict[str, str]:
-    """Path in the checkout -> text, of the pages of other records."""
+    """Path in the checkout -> text, of what is not in git."""
     texts = {
+        "catalogue.md": catalogue.render(found),
         "bystanders.md": bystanders.render(bystanders_records.load_all()),
         "sweep.md": sweep.render(sweep_records.load_all()),
         "upstream-tests.md": upstream_tests.render(upstream_tests_records.load_all()),

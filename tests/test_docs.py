@@ -255,7 +255,7 @@ def test_the_table_of_known_bugs_agrees_with_the_patches_ranges():
     bugs = coverage.bugs(known, ENTRIES)
     assert coverage.contradictions(bugs, known.releases) == []
     in_part = {
-        bug.row.key: [str(each) for each in bug.affected(known.releases) if not bug.on(each).by]
+        bug.row.key: [str(each) for each in known.releases if bug.row.has(each) and not bug.on(each).by]
         for bug in bugs
         if bug.covers and not bug.row.states
     }

@@ -11,11 +11,10 @@ class Difference:
     """A quantity that DeepSpeed computes differently, and the first step where it does.
 
     phase: "training" or one of plan.PHASES. what: "loss", "norm", "gradients", "parameters", "learning rates", "state
-    exp_avg" etc., "weights" (those the model computes with, compared with the parameters), "still parameters"
-    (elements that Lion should not move), "loss scale", "skipped" or "error"; prefixed by "initial " before the first
-    step. step: from 0. names: the parameters, most different first; may be empty. got, wanted: the number; for tensors
-    the norm of the first. off: relative difference; bound: how much rounding explains. detail: a further sentence, or
-    the error's last line.
+    exp_avg" etc., "weights" (those the model computes with, compared with the parameters), "loss scale", "skipped" or
+    "error"; prefixed by "initial " before the first step. step: from 0. names: the parameters, most different first;
+    may be empty. got, wanted: the number; for tensors the norm of the first. off: relative difference; bound: how much
+    rounding explains. detail: a further sentence, or the error's last line.
     """
 
     phase: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dsfix.audit import bounds, lion
+from dsfix.audit import bounds
 from dsfix.audit import model as models
 from dsfix.audit.agreement import Difference
 from dsfix.audit.plan import Plan
@@ -94,19 +94,11 @@ class Comparison:
     def _step(self, before: Step, step: Step, number: int) -> bool:
         """Compares one step. Returns whether the steps after it can be compared."""
         reference = self._reference
-        if not self._whole(before, number) or not reference.follows(number):
+        if not self._whole(before, number):
             return False
         truth = reference.gradients(before.weights, number, before.scale or 1.0)
-        if truth.undecided:
-            self._found.unseen[f"{self._phase} step {number + 1}"] = "rounding decides which experts take a token"
-            self._made += not step.skipped
-            return True
         self._number("loss", number, step.loss, truth.loss, bounds.loss(truth.loss, truth.loss_spread, self._eps))
-        truth, limits = reference.given(
-            truth,
-            {n: bounds.gradient(spread, self._sent, self._eps, truth.norm) for n, spread in truth.spread.items()},
-            number,
-        )
+        limits = {n: bounds.gradient(spread, self._sent, self._eps, truth.norm) for n, spread in truth.spread.items()}
         self._numbers("learning rates", number, step.learning_rates, reference.rates[self._made])
         self._skipped(before, step, truth, number)
         self._torn(step, number)
@@ -152,13 +144,10 @@ class Comparison:
         margins = reference.margins(before.parameters, before.state, given, step.learning_rates)
         changed = {name: (new - wanted[name]).norm() for name, new in update.parameters.items()}
         wanted.update(update.parameters)
-        moved = step.parameters
-        if reference.recipe.kind == "lion":
-            moved = self._without_still(before, step, given, wanted, number)
         self._tensors(
             "parameters",
             number,
-            moved,
+            step.parameters,
             wanted,
             {
                 name: bounds.close(float(p.norm()), float(changed.get(name, 0.0))) + margins.get(name, 0.0)
@@ -176,26 +165,6 @@ class Comparison:
             )
         rounded = {name: p.to(reference.dtype) for name, p in step.parameters.items()}
         self._tensors("weights", number, step.weights, rounded, dict.fromkeys(rounded, 0.0))
-
-    def _without_still(
-        self,
-        before: Step,
-        step: Step,
-        given: Mapping[str, torch.Tensor],
-        wanted: Mapping[str, torch.Tensor],
-        number: int,
-    ) -> dict[str, torch.Tensor]:
-        """Returns the parameters after a step of Lion; elements that should not move are reported and reset."""
-        moved, names = dict(step.parameters), []
-        for name in given.keys() & moved.keys():
-            still = lion.still(given[name], before.state.get(name, {}))
-            moved[name] = torch.where(still, wanted[name], moved[name].double())
-            if not torch.allclose(moved[name], step.parameters[name].double(), rtol=1e-6, atol=0.0):
-                names.append(name)
-        if names:
-            detail = "the step moves them by the learning rate, although the sign of zero is zero"
-            self._add(Difference(self._phase, "still parameters", number, tuple(sorted(names)), 0, 0, 1, 0, detail))
-        return moved
 
     @staticmethod
     def _scale(key: str, name: str, value: torch.Tensor, gradients: Mapping[str, torch.Tensor]) -> float:

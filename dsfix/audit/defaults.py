@@ -19,7 +19,7 @@ def complete(plan: Plan, version: str) -> Plan:
     """Returns the plan with the defaults of DeepSpeed `version`, for the reference.
 
     bf16 gradients are checked for inf and nan since 0.19.3; warmup_max_lr defaults to 0.001 through 0.17.1, later to
-    the parameter group's own rate; Muon has the method "gram" since 0.19.0.
+    the parameter group's own rate.
     """
     release = Version(version)
     config: dict[str, Any] = dict(plan.config)
@@ -27,9 +27,6 @@ def complete(plan: Plan, version: str) -> Plan:
     for key in ("bf16", "bfloat16"):
         if key in config:
             config[key] = {"check_grad_overflow": release >= Version("0.19.3"), **config[key]}
-    optimizer = config.get("optimizer") or {}
-    if str(optimizer.get("type")).lower() == "muon" and release < Version("0.19.0"):
-        config["optimizer"] = {**optimizer, "params": {**(optimizer.get("params") or {}), "ns_method": "standard"}}
     scheduler = config.get("scheduler") or {}
     if scheduler.get("type") == "WarmupLR" and release < Version("0.17.2"):
         config["scheduler"] = {**scheduler, "params": {"warmup_max_lr": 0.001, **scheduler.get("params", {})}}

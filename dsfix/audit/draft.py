@@ -31,8 +31,6 @@ class Options:
     backwards: str | None = None
     zero_init: bool | None = None
     lora: bool = False
-    moe: int | None = None
-    ep_size: int | None = None
     schedule: str | None = None
     races: bool = False
     phases: tuple[str, ...] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dsfix.audit.plan import Plan
@@ -11,12 +11,11 @@ from dsfix.audit.plan import Plan
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """A parameter group: the names of its parameters, its lr as a factor, its weight decay; muon: Muon updates it."""
+    """A parameter group: the names of its parameters, its lr as a factor, its weight decay."""
 
     names: tuple[str, ...]
     rate: float
     weight_decay: float
-    muon: bool = False
 
 
 def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGroup]:
@@ -32,36 +31,3 @@ def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGr
     matrices = tuple(name for name in trained if name not in fast and name not in vectors)
     found = [ParameterGroup(matrices, 1.0, 0.1), ParameterGroup(vectors, 0.5, 0.0), ParameterGroup(fast, 2.0, 0.02)]
     return [group for group in found if group.names]
-
-
-def optimizer_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGroup]:
-    """Returns the groups that DeepSpeed's optimizer has: those of the script, then the experts of each.
-
-    DeepSpeed splits them in split_params_into_different_moe_groups_for_optimizer. With Muon each group becomes two: one
-    for Muon, one for Adam.
-    """
-    script = script_groups(parameters, plan)
-    if not plan.optimizer and str((plan.config.get("optimizer") or {}).get("type")).lower() == "muon":
-        return _muon_groups(parameters, script)
-    dense = [replace(group, names=tuple(n for n in group.names if not _is_expert(n))) for group in script]
-    experts = [replace(group, names=tuple(filter(_is_expert, group.names))) for group in script]
-    return [group for group in (*dense, *experts) if group.names]
-
-
-def _muon_groups(parameters: Mapping[str, Any], script: list[ParameterGroup]) -> list[ParameterGroup]:
-    trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
-    found = []
-    for group in script:
-        for muon in (True, False):
-            names = (name for name in group.names if name in trained and _uses_muon(name, trained[name]) is muon)
-            found.append(replace(group, names=tuple(names), muon=muon))
-    return [group for group in found if group.names]
-
-
-def _uses_muon(name: str, parameter: Any) -> bool:
-    """Muon updates hidden matrices, Adam everything else."""
-    return parameter.dim() >= 2 and not any(word in name for word in ("embed", "lm_head"))
-
-
-def _is_expert(name: str) -> bool:
-    return name.startswith("moe.experts.")

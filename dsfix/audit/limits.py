@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any, Callable
 
 from .draft import Draft, NotAudited
-from .plan import EXPERTS, Plan
 
 Value = Any
 
@@ -50,7 +49,7 @@ class Limit:
 REFUSED = (
     Limit(("tensor_parallel",), _present, "all ranks of the audit are data-parallel; none splits a layer"),
     Limit(("sequence_parallel_size",), _several, "all ranks of the audit are data-parallel; none splits a sequence"),
-    Limit(("expert_parallel",), _any_enabled, "AutoEP converts known models only (--moe: DeepSpeed's MoE layer)"),
+    Limit(("expert_parallel",), _any_enabled, "AutoEP converts known models only"),
     Limit(("amp",), _on, "Apex casts operations on GPUs only; bf16 and fp16 are audited"),
     Limit(("compression_training",), _any_enabled, "it trains different weights than PyTorch by design"),
     Limit(("quantize_training",), _on, "it trains different weights than PyTorch by design"),
@@ -119,24 +118,3 @@ def drop(draft: Draft) -> None:
         del block[limit.path[-1]]
     for why, limits in groupby(sorted(dropped, key=lambda each: each.why), key=lambda each: each.why):
         draft.notes.append(f"without {', '.join('.'.join(each.path) for each in limits)}: {why}")
-
-
-def require_experts(draft: Draft) -> None:
-    """Raises NotAudited for experts that cannot be trained with this plan."""
-    if why := _experts(draft.plan):
-        raise NotAudited(why)
-
-
-def _experts(plan: Plan) -> str:
-    """Why the plan's experts cannot be trained; "" where they can."""
-    if plan.ep_size > 1 and not plan.moe:
-        return "--ep-size is the number of ranks that share the experts of --moe, which is not given"
-    if not plan.moe:
-        return ""
-    if plan.stage == 3:
-        return "--moe requires ZeRO stages 0 to 2: DeepSpeed rejects its MoE layer with stage 3"
-    if plan.freeze == "base":
-        return "--moe requires trainable experts: not with --freeze base or LoRA"
-    if plan.ranks % plan.ep_size or EXPERTS % plan.ep_size:
-        return f"{plan.ranks} ranks and {EXPERTS} experts cannot be shared by --ep-size {plan.ep_size}"
-    return ""

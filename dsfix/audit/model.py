@@ -12,15 +12,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dsfix.audit import moe
 from dsfix.audit.plan import WIDTH, Plan
 from dsfix.audit.unsupported import Unsupported
 
 VOCABULARY, HIDDEN, ODD, LENGTH = 37, 64, 13, 6
 _BLOCKS = 2
 _RANK = 4
-_INPUT_SCALE = 1 / 8  # of the MoE layer's hidden input: the routing signal added to it dominates
-_AUXILIARY = 0.05
 
 
 class _Lora(nn.Module):  # type: ignore[misc,unused-ignore]
@@ -51,23 +48,17 @@ class _Block(nn.Module):  # type: ignore[misc,unused-ignore]
         return result
 
 
-def tokens(plan: Plan) -> int:
-    """Tokens per forward and rank."""
-    return plan.micro_batch * LENGTH
-
-
 class Model(nn.Module):  # type: ignore[misc,unused-ignore]
     """A tiny causal language model: int64 tokens [n, length + 1] -> its loss, in the form set by plan.backwards.
 
     It covers known trouble spots: an embedding tied to the head, a module used twice in one forward, parameters of odd
     sizes and of one element, one larger than the others (up), one used in every second step only (sometimes), biases,
-    LayerNorm, buffers of three dtypes, and experts if the plan has them.
+    LayerNorm, and buffers of three dtypes.
     """
 
     causal: torch.Tensor
     positions: torch.Tensor
     counted: torch.Tensor
-    routes: torch.Tensor
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -85,9 +76,6 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         self.register_buffer("causal", causal / causal.sum(1, keepdim=True))
         self.register_buffer("positions", torch.arange(LENGTH))
         self.register_buffer("counted", torch.ones(LENGTH, dtype=torch.bool), persistent=False)
-        if plan.moe:
-            self.moe = moe.ReferenceMixture(WIDTH, plan.moe, moe.capacity(plan, tokens(plan)))
-            self.register_buffer("routes", moe.routes(VOCABULARY, WIDTH))
 
     def forward(self, tokens: torch.Tensor, sometimes: bool, factor: float) -> Any:
         """factor: multiplies the loss; inf where the plan wants non-finite gradients."""
@@ -100,16 +88,10 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
         x = self.shared(x) + self.widen(torch.tanh(self.narrow(x)))
         if sometimes:
             x = x + self.sometimes(x)
-        auxiliary: Any = 0.0
-        if self.plan.moe:
-            mixed, auxiliary, *_ = self.moe(
-                functional.layer_norm(x, (WIDTH,)) * _INPUT_SCALE + self.routes[inputs].to(x.dtype)
-            )
-            x = x + mixed
         logits = self.head(self.norm(x) * torch.sigmoid(self.gate(x)))
         wide = logits if logits.dtype == torch.float64 else logits.float()
         each = functional.cross_entropy(wide.flatten(0, 1), targets.flatten(), reduction="none")
-        loss = ((each.view_as(targets) * self.counted).mean() + _AUXILIARY * auxiliary) * factor
+        loss = (each.view_as(targets) * self.counted).mean() * factor
         if self.plan.backwards == "dict":
             return {"loss": loss, "logits": logits}
         if self.plan.backwards == "two":
@@ -149,8 +131,6 @@ def build(plan: Plan, seed: int = 0) -> Model:
 def initial(name: str, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
     """Returns the initial weights of a parameter: none is zero, so that no gradient vanishes."""
     noise = torch.randn(shape, generator=generator)
-    if name == "moe.gate.weight":
-        return moe.initial_gate(noise)
     if "norm" in name and name.endswith("weight"):
         return 1.0 + 0.1 * noise
     return noise * (0.3 if len(shape) < 2 else 0.8 / math.sqrt(shape[-1]))

@@ -25,7 +25,6 @@ _SECONDS = 900.0  # a minute on two free cores
 _OPERATORS = {
     "adam": ("cpu_adam", "deepspeed.ops.adam", "DeepSpeedCPUAdam"),
     "adamw": ("cpu_adam", "deepspeed.ops.adam", "DeepSpeedCPUAdam"),
-    "lion": ("cpu_lion", "deepspeed.ops.lion", "DeepSpeedCPULion"),
     "adagrad": ("cpu_adagrad", "deepspeed.ops.adagrad", "DeepSpeedCPUAdagrad"),
 }
 

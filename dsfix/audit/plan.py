@@ -10,8 +10,8 @@ from typing import Any
 
 #: What happens after half of the steps; each is compared with the uninterrupted training.
 PHASES = ("resume", "universal", "zero_to_fp32", "16bit")
-#: Width and number of parameters of the model, and experts of its mixture-of-experts layer.
-WIDTH, PARAMETERS, EXPERTS = 16, 6_500, 8
+#: Width and number of parameters of the model.
+WIDTH, PARAMETERS = 16, 6_500
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,6 @@ class Plan:
     freeze: "none", "part" (one block and one bias) or "base" (all but the adapters; requires lora).
     checkpointing: gradient checkpointing of the blocks: "none", "reentrant" or "non-reentrant".
     zero_init: the model is built under deepspeed.zero.Init. lora: the model has LoRA layers.
-    moe: experts per token in the model's DeepSpeed mixture-of-experts layer; 0: no such layer.
-    ep_size: ranks that share the experts.
     left_out: one module of the model is unused in every second step.
     backwards: how a forward ends: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
     "two" (two losses of one forward, each with its own engine.backward) or "tensor" (loss.backward()).
@@ -47,8 +45,6 @@ class Plan:
     checkpointing: str = "none"
     zero_init: bool = False
     lora: bool = False
-    moe: int = 0
-    ep_size: int = 1
     left_out: bool = True
     backwards: str = "loss"
     skip_step: int | None = None

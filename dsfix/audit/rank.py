@@ -14,7 +14,7 @@ from typing import Any
 from packaging.version import Version
 
 import dsfix
-from dsfix.audit.plan import WIDTH, Plan
+from dsfix.audit.plan import Plan
 from dsfix.audit.seen import Seen
 from dsfix.audit.unsupported import Unsupported
 from dsfix.lab import cuda
@@ -40,7 +40,6 @@ class Trainer:
         config: replaces the plan's. Raises Unsupported if this release cannot run the plan.
         """
         from dsfix.audit import model as models
-        from dsfix.audit import moe
         from dsfix.audit.groups import script_groups
         from dsfix.audit.recipe import recipe
 
@@ -48,30 +47,21 @@ class Trainer:
         if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
             raise Unsupported("loss.backward() instead of engine.backward(loss) requires DeepSpeed 0.18.3")
         options = recipe(plan)
-        if options.kind == "muon":
-            if Version(deepspeed_version()) < Version("0.18.3"):
-                raise Unsupported("the audit of Muon requires DeepSpeed 0.18.3, which leaves embeddings to Adam")
-            self.lab.torch.compiler.set_stance("force_eager")  # DeepSpeed compiles Muon on first use, which takes long
         config = dict(plan.config if config is None else config)
         wanted = models.build(plan, seed)
         groups = script_groups(dict(wanted.named_parameters()), plan)
         model = wanted
         if plan.zero_init:
             model = self._partitioned(wanted, config)
-        if plan.moe:
-            model.moe = moe.deepspeed_layer(plan, model.moe, WIDTH, models.tokens(plan), self.lab)
-        named = moe.global_names(dict(model.named_parameters()), plan, self.lab)
+        named = dict(model.named_parameters())
         grouped = [
-            {**group, "params": [named[name] for name in group["params"] if name in named]}
-            for group in options.groups(plan, groups)
+            {**group, "params": [named[name] for name in group["params"]]} for group in options.groups(plan, groups)
         ]
         given: dict[str, Any] = {"model": model, "config": config}
-        if plan.moe:
-            grouped = moe.apart(grouped)
         if plan.optimizer:
             given["optimizer"] = getattr(self.lab.torch.optim, plan.optimizer)(grouped, **options.options)
-        elif plan.groups or plan.moe:
-            kept = ("params", "lr", "weight_decay", "name", "moe") if plan.groups else ("params", "name", "moe")
+        elif plan.groups:
+            kept = ("params", "lr", "weight_decay")
             given["model_parameters"] = [{key: group[key] for key in kept if key in group} for group in grouped]
         else:
             given["model_parameters"] = model.parameters()
@@ -92,11 +82,9 @@ class Trainer:
 
     def observer(self, engine: Any) -> Any:
         """Returns an Observer of `engine`."""
-        from dsfix.audit import moe
         from dsfix.audit.observe import Observer
 
-        named = moe.global_names(dict(engine.module.named_parameters()), self.plan, self.lab)
-        return Observer(engine, {parameter: name for name, parameter in named.items()})
+        return Observer(engine, {parameter: name for name, parameter in engine.module.named_parameters()})
 
     def step(self, engine: Any, number: int) -> float:
         """Makes one optimizer step and returns the mean loss over this rank's micro-batches."""
@@ -198,13 +186,12 @@ def describe(lab: Lab, seen: Seen) -> None:
 
 
 def provide_kernels(lab: Lab) -> None:
-    """Replaces DeepSpeed's FusedAdam and FusedLion, which are GPU kernels, by plain PyTorch if there is no GPU."""
+    """Replaces DeepSpeed's FusedAdam, which is a GPU kernel, by plain PyTorch if there is no GPU."""
     assert lab.deepspeed
     if lab.device_name in ("CPU", "emulated CUDA device"):
-        from dsfix.lab.kernels import provide_fused_adam, provide_fused_lion
+        from dsfix.lab.kernels import provide_fused_adam
 
         provide_fused_adam(lab)
-        provide_fused_lion(lab)
 
 
 def _import(path: str) -> None:

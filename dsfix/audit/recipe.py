@@ -23,16 +23,14 @@ _CLIENT: Mapping[str, Mapping[str, Any]] = {
 # DeepSpeed's optimizers without a reference, and why
 _WITHOUT: Mapping[str, str] = {
     "lamb": "DeepSpeed implements it as a CUDA kernel only",
-    "muon": "its reference covers AdamW only, not adam_w_mode false",
+    "lion": "its kernels move parameters whose gradient and momentum are zero",
+    "muon": "rounding dominates its updates in half precision and would hide any bug",
 }
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd", "adagrad", "lion" or "muon".
-
-    "muon" applies to matrices; everything else is updated as by "adamw". options: of the first group.
-    """
+    """kind: "adam" (L2 decay), "adamw" (decoupled), "sgd" or "adagrad". options: of the first group."""
 
     kind: str
     options: Mapping[str, Any]
@@ -40,15 +38,10 @@ class Recipe:
     def groups(self, plan: Plan, groups: list[ParameterGroup]) -> list[dict[str, Any]]:
         """Returns each group's options, with its parameter names as "params"."""
         own = [
-            {"lr": self.options["lr"] * group.rate, "weight_decay": group.weight_decay}
-            if plan.groups
-            else {"lr": self.options.get("muon_lr" if group.muon else "adam_lr", self.options["lr"])}
+            {"lr": self.options["lr"] * group.rate, "weight_decay": group.weight_decay} if plan.groups else {}
             for group in groups
         ]
-        return [
-            {**self.options, **each, "params": list(group.names), **({"muon": True} if group.muon else {})}
-            for each, group in zip(own, groups)
-        ]
+        return [{**self.options, **each, "params": list(group.names)} for each, group in zip(own, groups)]
 
 
 def recipe(plan: Plan) -> Recipe:
@@ -66,27 +59,11 @@ def recipe(plan: Plan) -> Recipe:
     if name in ("adam", "adamw"):
         # DeepSpeed's Adam decouples weight decay unless adam_w_mode is false; its AdamW always does
         return Recipe("adamw" if name == "adamw" or decoupled else "adam", _defaults(options, 1e-3))
-    if name in ("sgd", "adagrad", "lion"):
+    if name in ("sgd", "adagrad"):
         return Recipe(name, _defaults(options, 1e-2 if name == "adagrad" else 1e-3))
-    if name == "muon" and decoupled:
-        return _muon(plan, options)
     if name in _WITHOUT:
         raise Unsupported(f"{section['type']} is not audited: {_WITHOUT[name]}")
     raise Unsupported(f"the audit has no reference for the optimizer {section['type']}")
-
-
-def _muon(plan: Plan, options: dict[str, Any]) -> Recipe:
-    if plan.precision != "fp32":
-        why = "rounding of the gradients dominates its updates and would hide any bug"
-        raise Unsupported(f"Muon is not audited in {plan.precision}: {why}")
-    if not plan.stage:
-        raise Unsupported("Muon is not audited without ZeRO: its updates inside the optimizer cannot be observed")
-    if plan.moe:
-        raise Unsupported("Muon is not audited together with experts")
-    both = options.get("lr")
-    rates = {name: options.get(name, both or usual) for name, usual in (("muon_lr", 0.02), ("adam_lr", 3e-4))}
-    defaults = {"lr": 0.02, "weight_decay": 0.0, "momentum": 0.95, "betas": (0.9, 0.95), "eps": 1e-10}
-    return Recipe("muon", {**defaults, **options, **rates})
 
 
 def client_options(plan: Plan) -> dict[str, Any]:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from dsfix.audit import model as models
-from dsfix.audit import muon
 from dsfix.audit.bounds import EPS32, Spread
-from dsfix.audit.groups import optimizer_groups
+from dsfix.audit.groups import script_groups
 from dsfix.audit.learning_rates import rates
-from dsfix.audit.lion import Lion
 from dsfix.audit.plan import Plan
 from dsfix.audit.recipe import recipe
 from dsfix.audit.record import Record, Step
@@ -35,7 +33,7 @@ class Gradients:
     """Those of one global batch, in float64. clipped: by the global norm, with `factor`. spread: the rounding errors.
 
     largest: the sum over all micro-batches of their largest scaled element in the plan's precision; inf or nan if one
-    of them overflows. undecided: rounding may route a token to other experts, which changes everything.
+    of them overflows.
     """
 
     loss: float
@@ -45,7 +43,6 @@ class Gradients:
     spread: dict[str, Spread]
     loss_spread: float
     largest: float
-    undecided: bool = False
 
 
 @dataclass
@@ -68,8 +65,7 @@ class Reference:
         self.start = {name: p.detach().to(self.dtype).float() for name, p in built.named_parameters()}
         self.trained = [name for name, p in built.named_parameters() if p.requires_grad]
         self.recipe = recipe(plan)
-        self.groups = self.recipe.groups(plan, optimizer_groups(dict(built.named_parameters()), plan))
-        self._momentum: dict[int, Tensors] = {0: {}}
+        self.groups = self.recipe.groups(plan, script_groups(dict(built.named_parameters()), plan))
         self.rates = rates(plan, [group["lr"] for group in self.groups])
 
     def gradients(self, weights: Tensors, step: int, scale: float = 1.0) -> Gradients:
@@ -82,47 +78,23 @@ class Reference:
         total = {name: torch.zeros_like(exact[name]) for name in self.trained}
         spread = {name: Spread() for name in self.trained}
         loss = loss_error = largest = 0.0
-        undecided = False
         for batch in batches:
             true_loss, true = self._one(self._exact, exact, batch)
             seen_loss, seen = self._one(self._rounded, rounded, batch, scale / self.plan.accumulation)
             largest += max(float(gradient.abs().max()) for gradient in seen.values()) * scale / self.plan.accumulation
-            undecided |= bool(self.plan.moe) and self._exact.moe.undecided(self._rounded.moe)
             loss += true_loss / len(batches)
             loss_error += abs(seen_loss - true_loss) / len(batches)
             for name in self.trained:
                 total[name] += true[name] / len(batches)
                 spread[name].add(true[name], seen[name], len(batches))
         norm, factor, clipped = self._clipped(total)
-        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest, undecided)
+        return Gradients(loss, norm, clipped, factor, spread, loss_error, largest)
 
     def _clipped(self, gradients: Tensors) -> tuple[float, float, dict[str, torch.Tensor]]:
         """Returns the global norm, the factor and the clipped gradients."""
         norm = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
         factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
         return norm, factor, {name: gradient * factor for name, gradient in gradients.items()}
-
-    def follows(self, number: int) -> bool:
-        """Whether the state that the steps before step `number` left is known."""
-        return self.recipe.kind != "muon" or number in self._momentum
-
-    def given(
-        self, truth: Gradients, limits: Mapping[str, float], number: int
-    ) -> tuple[Gradients, Mapping[str, float]]:
-        """Returns what the optimizer is given in step `number`, and its limits before clipping.
-
-        A momentum follows from the steps before; once computed in one phase it serves all phases.
-        """
-        beta = {name: group["momentum"] for group in self.groups if group.get("muon") for name in group["params"]}
-        if not beta:
-            return truth, limits
-        options = self.plan.config["optimizer"].get("params") or {}
-        dtype = torch.bfloat16 if options.get("ns_method") == "standard" else torch.float16
-        total = {name: tensor / truth.factor for name, tensor in truth.clipped.items()}
-        updates, wide, moved = muon.given(total, limits, self._momentum[number], beta, dtype)
-        self._momentum.setdefault(number + 1, moved)
-        norm, factor, clipped = self._clipped(updates)
-        return replace(truth, norm=norm, factor=factor, clipped=clipped), wide
 
     def _one(
         self, model: Any, parameters: Tensors, batch: models.Batch, scale: float = 1.0
@@ -144,11 +116,6 @@ class Reference:
         result = Update()
         for group, rate in zip(self.groups, rates):
             names = [name for name in group["params"] if name in self.trained]
-            if group.get("muon"):
-                for name in names:
-                    decayed = weights[name].double() * (1 - rate * group["weight_decay"])
-                    result.parameters[name] = decayed - rate * gradients[name].double()
-                continue
             given = {name: weights[name].detach().double().clone().requires_grad_() for name in names}
             kind = _OPTIMIZERS[self.recipe.kind]
             optimizer = kind([{**_own(kind, group), "lr": rate, "params": list(given.values())}])
@@ -191,8 +158,6 @@ _OPTIMIZERS: Mapping[str, Any] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
-    "lion": Lion,
-    "muon": torch.optim.AdamW,  # of all but matrices
 }
 
 

@@ -16,7 +16,7 @@ from .plan import Plan
 from .resolve import Resolved
 from .search import Fix, SearchResult
 
-_NAMES, _DIFFERENCES, _CHANGES, _RACES = 3, 8, 4, 3  # shown in the text; the JSON has all
+_NAMES, _DIFFERENCES, _RACES = 3, 8, 3  # shown in the text; the JSON has all
 _PHASES = {
     "training": "",
     "resume": "after save_checkpoint and load_checkpoint: ",
@@ -29,7 +29,6 @@ _WHAT = {
     "norm": "the gradient norm that DeepSpeed reports",
     "gradients": "the gradients passed to the optimizer",
     "parameters": "the parameters",
-    "still parameters": "elements whose gradient and momentum are zero",
     "weights": "the model's weights",
     "learning rates": "the learning rates",
     "skipped": "whether the step is skipped",
@@ -78,7 +77,6 @@ def text(audit: Audit) -> Iterator[str]:
     if audit.without is not None:
         yield from _verdict("Without dsfix", audit.without)
     yield from _fixes(audit)
-    yield from _changes(audit)
     if audit.interrupted:
         yield "Interrupted: these are the results so far."
     for heading, sentences in (
@@ -107,8 +105,6 @@ def described(plan: Plan) -> str:
     parts.append(f"torch.optim.{plan.optimizer}" if plan.optimizer else str(config.get("optimizer", {}).get("type")))
     parts += [config["scheduler"]["type"]] if config.get("scheduler", {}).get("type") else []
     parts += ["zero.Init"] * plan.zero_init + ["LoRA"] * plan.lora
-    if plan.moe:
-        parts.append(f"top-{plan.moe} MoE, ep_size {plan.ep_size}")
     parts += [f"{plan.checkpointing} checkpointing"] if plan.checkpointing != "none" else []
     ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
     schedule = f"; schedule {plan.schedule}" if plan.schedule else ""
@@ -220,31 +216,6 @@ def _fix(fix: Fix) -> str:
     return f"{fix.patch}{title}"
 
 
-def _changes(audit: Audit) -> Iterator[str]:
-    found, verdict = audit.found, audit.with_dsfix
-    if found is None or verdict is None or verdict.agrees:
-        return
-    if found.changes:
-        yield "The smallest change that avoids what remains:"
-        for number, change in enumerate(found.changes[:_CHANGES]):
-            yield from _wrapped(f"- {'or ' * bool(number)}{change.what}", 2)
-    elif found.together:
-        yield "The smallest combination of changes that avoids what remains:"
-        for change in found.together:
-            yield from _wrapped(f"- {change.what}", 2)
-    elif found.complete:
-        yield from _wrapped(
-            f"None of {found.candidates} changes of the config avoids it, nor do all of them together.", 0
-        )
-    if not found.complete:
-        tried = (
-            f"{found.tried} of {found.candidates} single changes were tried"
-            if found.candidates
-            else "no change was tried"
-        )
-        yield f"The search ended early: {tried}."
-
-
 def _wrapped(sentence: str, indent: int) -> Iterator[str]:
     yield from textwrap.wrap(
         sentence,
@@ -274,10 +245,6 @@ def as_json(audit: Audit) -> dict[str, Any]:
             "trials": found.trials,
             "cures": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in found.fixes],
             "cures_among": list(found.among),
-            "changes": [change.as_json() for change in found.changes],
-            "changes_together": [change.as_json() for change in found.together],
-            "candidates": found.candidates,
-            "tried": found.tried,
         },
     }
 

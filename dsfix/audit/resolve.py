@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-from packaging.version import Version
 
 from ..check.checking import check
 from ..check.facts import Facts
@@ -19,19 +17,15 @@ from .plan import Plan
 from .recipe import recipe
 from .unsupported import Unsupported
 
-_MUON_GROUPS = Version("0.19.2")
 _ZERO = "zero_optimization"
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """notes: what was assumed, dropped or shrunk, in sentences. sizes: DeepSpeed's default sizes, scaled to the plan.
-    suspects: the patches for bugs that this config triggers.
-    """
+    """notes: what was assumed, dropped or shrunk. suspects: the patches for bugs that this config triggers."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
-    sizes: Mapping[str, int] = field(default_factory=dict)
     suspects: tuple[str, ...] = ()
 
 
@@ -51,7 +45,7 @@ def resolve(file: str, options: Options) -> Resolved:
     for step in _STEPS:
         step(draft)
     suspects = [patch_id for finding in checked.findings for patch_id in finding.patches]
-    return Resolved(draft.plan, tuple(draft.notes), shrink.defaults(draft.facts), tuple(dict.fromkeys(suspects)))
+    return Resolved(draft.plan, tuple(draft.notes), tuple(dict.fromkeys(suspects)))
 
 
 def _require_no_errors(file: str, findings: list[Finding]) -> None:
@@ -84,8 +78,6 @@ def _choose(draft: Draft) -> None:
         "backwards": options.backwards or ("dict" if facts.filled_in else None),
         "zero_init": zero_init,
         "lora": lora,
-        "moe": options.moe,
-        "ep_size": options.ep_size,
         "schedule": options.schedule,
         "races": options.races,
         "phases": options.phases,
@@ -131,10 +123,6 @@ def _optimizer(draft: Draft) -> None:
     """If the config has none: the one that transformers passes, with offload replaced by DeepSpeed's by accelerate."""
     facts, config = draft.facts, draft.config
     own = facts.arguments.get("optimizer")
-    if not own and str(facts.get("optimizer", "type")).lower() == "muon" and facts.release < _MUON_GROUPS:
-        draft.set(groups=False)
-        draft.notes.append(f"one parameter group: deepspeed {facts.release} does not accept the script's with Muon")
-        return
     if own or "optimizer" in config:
         draft.set(optimizer=str(own or ""))
         return
@@ -161,8 +149,8 @@ def _model(draft: Draft) -> None:
     plan = draft.plan
     if plan.zero_init and draft.options.zero_init is None:
         draft.notes.append("the model is built under zero.Init, as by transformers (--no-zero-init)")
-    if draft.facts.arguments.get("moe") and not plan.moe:
-        draft.notes.append("no experts: those of transformers' models are plain modules (--moe: DeepSpeed's MoE layer)")
+    if draft.facts.arguments.get("moe"):
+        draft.notes.append("no experts: the audit's model has none")
 
 
 def _skipped_step(draft: Draft) -> None:
@@ -192,6 +180,5 @@ _STEPS: tuple[Callable[[Draft], None], ...] = (
     shrink.loss_scale,
     _model,
     _skipped_step,
-    limits.require_experts,
     _require_reference,
 )

@@ -20,7 +20,6 @@ from unittest import mock
 
 import torch
 
-from dsfix.audit import moe
 from dsfix.audit.plan import Plan
 from dsfix.audit.seen import Seen
 from dsfix.lab.accelerator import deepspeed_version
@@ -42,10 +41,10 @@ def save(lab: Lab, plan: Plan, engine: Any, root: Path, seen: Seen) -> None:
     if set(plan.phases) - {"16bit"}:
         engine.save_checkpoint(str(root), client_state=dict(_CLIENT_STATE))
     if "16bit" in plan.phases:
-        _save_16bit(lab, plan, engine, root, seen)
+        _save_16bit(lab, engine, root, seen)
     if lab.rank == 0:
         if "zero_to_fp32" in plan.phases:
-            _zero_to_fp32(plan, root, seen)
+            _zero_to_fp32(root, seen)
         loadable = [phase for phase in LOADING if phase in plan.phases]
         if "universal" in loadable and (why := _no_universal(plan, root)):
             seen.unseen["universal"] = why
@@ -61,8 +60,6 @@ def _no_universal(plan: Plan, root: Path) -> str:
     if not hasattr(import_module("deepspeed.checkpoint.ds_to_universal"), "_inject_missing_state"):
         version = deepspeed_version()
         return f"ds_to_universal of deepspeed {version} needs universal_checkpoint_info, which only Megatron models set"
-    if plan.universal_ranks % plan.ep_size:
-        return f"experts shared by {plan.ep_size} ranks cannot be loaded by {plan.universal_ranks}"
     if plan.accumulation * plan.ranks % plan.universal_ranks:
         shared = f"the {plan.accumulation * plan.ranks} micro-batches of a step"
         return f"{shared} cannot be shared by {plan.universal_ranks} ranks"
@@ -88,19 +85,16 @@ def load(engine: Any, root: Path) -> None:
     assert not lost, f"load_checkpoint lost {lost} of the client state"
 
 
-def _save_16bit(lab: Lab, plan: Plan, engine: Any, root: Path, seen: Seen) -> None:
+def _save_16bit(lab: Lab, engine: Any, root: Path, seen: Seen) -> None:
     if not engine.save_16bit_model(str(root / "16bit")):
         why = "save_16bit_model does nothing under ZeRO-3 unless stage3_gather_16bit_weights_on_model_save is on"
         seen.unseen["16bit"] = why
     elif lab.rank == 0:
-        seen.exports["16bit"] = moe.global_names(_tensors(root / "16bit" / "pytorch_model.bin"), plan, lab)
+        seen.exports["16bit"] = _tensors(root / "16bit" / "pytorch_model.bin")
 
 
-def _zero_to_fp32(plan: Plan, root: Path, seen: Seen) -> None:
+def _zero_to_fp32(root: Path, seen: Seen) -> None:
     """Exports by DeepSpeed's function, and by the script that it wrote into the checkpoint."""
-    if plan.moe:
-        seen.unseen["zero_to_fp32"] = "it does not read checkpoints with experts, which are in separate files"
-        return
     if not _has_optimizer_files(root):
         seen.unseen["zero_to_fp32"] = "without ZeRO a checkpoint has no *_optim_states.pt, which zero_to_fp32 reads"
         return

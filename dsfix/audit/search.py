@@ -1,16 +1,17 @@
-"""Which patches fix what an audit finds without dsfix, and which change of the config avoids what remains with it."""
+"""Which patches fix what an audit finds without dsfix."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Callable, Protocol, TypeVar
 
+from ..catalogue import registry
+from ..patch import Severity
 from .agreement import AuditVerdict
-from .alternatives import Change, alternatives, changed
 from .plan import Plan
-from .relevance import named_by, pools
 
 _Item = TypeVar("_Item")
 
@@ -36,17 +37,11 @@ class SearchResult:
     """What was found so far; it grows during the search, so that an interrupted search can be reported.
 
     fixes: the patches that are needed, each of them necessary. among: if time ran out, the patches that contain the
-    needed ones. changes: each is sufficient alone, the least intrusive first. together: if none is, those that are
-    sufficient combined. tried: single changes that were tried, out of `candidates`. trials: their total number.
-    complete: the search ended neither by the time limit nor by the user.
+    needed ones. trials: their number. complete: the search ended neither by the time limit nor by the user.
     """
 
     fixes: list[Fix] = field(default_factory=list)
     among: tuple[str, ...] = ()
-    changes: list[Change] = field(default_factory=list)
-    together: tuple[Change, ...] = ()
-    tried: int = 0
-    candidates: int = 0
     trials: int = 0
     complete: bool = False
 
@@ -72,13 +67,11 @@ class Search:
     found: SearchResult = field(default_factory=SearchResult)
     _verdicts: dict[tuple[str, frozenset[str]], list[tuple[set[str], AuditVerdict]]] = field(default_factory=dict)
 
-    def run(self, without: AuditVerdict, suspects: Iterable[str], sizes: Mapping[str, int]) -> None:
-        """Fills `found`. without: the verdict without dsfix. suspects, sizes: as in Resolved."""
+    def run(self, without: AuditVerdict, suspects: Iterable[str]) -> None:
+        """Fills `found`. without: the verdict without dsfix. suspects: as in Resolved."""
         try:
             if not self._as_good(without):
                 self._find_fixes(without, suspects)
-            if not self.with_dsfix.agrees:
-                self._find_changes(sizes)
             self.found.complete = True
         except _OutOfTime:
             pass
@@ -150,7 +143,7 @@ class Search:
         """
         named: list[str] = []
         while True:
-            matching = named_by((*verdict.errors, verdict.failed), self.with_dsfix.patches)
+            matching = _named_by((*verdict.errors, verdict.failed), self.with_dsfix.patches)
             if not set(matching) - set(named):
                 return named, verdict
             named += [patch for patch in matching if patch not in named]
@@ -174,37 +167,33 @@ class Search:
         *likely, pool = choices
         pool = next((few for few in likely if self._enough(plan, [*base, *few])), pool)
         rest = [patch for patch in pool if patch not in base]
-        return minimal(base, rest, lambda kept: self._enough(plan, kept), fresh=False)
+        return minimal(base, rest, lambda kept: self._enough(plan, kept), fresh=bool(base))
 
     def _pools(self, left: AuditVerdict, suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
         """As `pools`; first those that a later phase, if `left` differs in nothing else, has in their id."""
         applied = self.with_dsfix.patches
-        imports, choices = pools(self.plan, applied, suspects)
+        imports, choices = pools(applied, suspects)
         phases = {each.phase for each in left.differences}
         named = [patch for patch in applied if any(phase in patch for phase in phases)]
         if named and "training" not in phases:
             choices = [named, *(list(dict.fromkeys([*named, *few])) for few in choices)]
         return imports, choices
 
-    def _find_changes(self, sizes: Mapping[str, int]) -> None:
-        small = _narrowed(self.plan, self.with_dsfix)
-        candidates = alternatives(small, sizes)
-        self.found.candidates = len(candidates)
 
-        def enough(changes: Sequence[Change]) -> bool:
-            what = "; ".join(change.what for change in changes)
-            plans = [small, self.plan] if small != self.plan else [self.plan]
-            return all(self._try(what, changed(plan, changes)).agrees for plan in plans)
+def pools(applied: Collection[str], suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+    """Returns the patches for the import itself, and ever larger sets of the others: suspects, all."""
+    known = registry.catalogue()
+    imports = [each for each in sorted(applied) if each in known and known[each].patch.severity is Severity.IMPORT]
+    suspected = [each for each in suspects if each in applied and each not in imports]
+    rest = [each for each in sorted(applied) if each not in (*suspected, *imports)]
+    return imports, [each for each in (suspected, [*suspected, *rest] if rest else []) if each] or [[]]
 
-        for change in candidates:
-            # once one stage is sufficient, lower stages are not tried
-            if not any(change.config.keys() == each.config.keys() != set() for each in self.found.changes) and enough(
-                [change]
-            ):
-                self.found.changes.append(change)
-            self.found.tried += 1
-        if not self.found.changes and len(candidates) > 1 and enough(candidates):
-            self.found.together = tuple(minimal([], candidates, enough, fresh=False))
+
+def _named_by(errors: Iterable[str], applied: Iterable[str]) -> list[str]:
+    """Returns those of `applied` whose symptom matches one of the errors."""
+    known = registry.catalogue()
+    symptoms = {name: known[name].patch.symptom for name in sorted(applied) if name in known}
+    return [name for name, text in symptoms.items() if text and any(re.search(text, error) for error in errors)]
 
 
 def _with(kept: Sequence[str], applied: Sequence[str]) -> str:

@@ -62,14 +62,6 @@ def loss_scale(draft: Draft) -> None:
     draft.notes.append(f"fp16.{_POWER} {_LARGEST_POWER}: with a higher one all steps would be skipped")
 
 
-def defaults(facts: Facts) -> dict[str, int]:
-    """Returns DeepSpeed's default of each size that this stage reads, scaled down."""
-    if not facts.stage:
-        return {}
-    names = {**_BUCKETS_3, **_THRESHOLDS} if facts.stage == 3 else _BUCKETS
-    return {name: _scaled(facts, name, value) for name, value in names.items()}
-
-
 def sizes(draft: Draft) -> None:
     """Scales the sizes of zero_optimization, including the defaults of missing ones, in proportion to the model.
 
@@ -83,10 +75,10 @@ def sizes(draft: Draft) -> None:
         if old in block:
             block[name] = block.pop(old)
     scaled = []
-    for name, default in defaults(facts).items():
+    for name, default in ({**_BUCKETS_3, **_THRESHOLDS} if facts.stage == 3 else _BUCKETS).items():
         if AUTO in (written.get(name), written.get(name.partition("stage3_")[2])):
             continue
-        block[name] = _scaled(facts, name, block[name]) if is_number(block.get(name)) else default
+        block[name] = _scaled(facts, name, block[name] if is_number(block.get(name)) else default)
         scaled.append(f"{name} {block[name]}")
     if scaled:
         real = f"{_parameters(facts):.3g} parameters (--model-args parameters=…)"

@@ -33,8 +33,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = textwrap.fill(
         "Check whether DeepSpeed computes correctly with a config: train a small model for a few steps with DeepSpeed "
         "and the patches that apply here, with DeepSpeed alone, and in one process with PyTorch. Sizes in the config "
-        "are scaled down. Differences beyond rounding are reported with their size, first step and parameters, the "
-        "patch that fixes them, and the smallest change of the config that avoids them.",
+        "are scaled down. Differences beyond rounding are reported with their size, first step and parameters, and the "
+        "patch that fixes them.",
         output.width(),
     )
     command.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -68,8 +68,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--zero-init", action=argparse.BooleanOptionalAction, help="build the model under deepspeed.zero.Init")
     add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
-    add("--moe", type=_number(1, 4), metavar="K", help="add DeepSpeed's MoE layer with K of 8 experts per token")
-    add("--ep-size", type=_number(1, 8), metavar="N", help="ranks that share the experts of --moe (default: 1)")
     add(
         "--schedule",
         type=_schedule,
@@ -243,4 +241,4 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
         patience = min(options.timeout, _LEAST + _PATIENCE * verdict.seconds)
         search = Search(run, plan, verdict, time.monotonic() + options.time, patience, watched)
         audit.found = search.found
-        search.run(audit.without, audit.resolved.suspects, audit.resolved.sizes)
+        search.run(audit.without, audit.resolved.suspects)

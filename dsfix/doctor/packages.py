@@ -10,14 +10,9 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
-
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
 
 from .. import versions
 from ..engine.source import text_of
@@ -26,29 +21,12 @@ from . import probe
 from .files import text
 from .programs import ProgramOutput, ask, first_line
 
-STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
-SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")
+SHOWN = (
+    *("torch", "deepspeed", "transformers", "accelerate", "peft", "trl"),
+    *("numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift"),
+)
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _OP = re.compile(r"^(\w+)[ .]+\[(YES|NO)\][ .]+\[(OKAY|NO)\]\s*$", re.M)
-TESTED_TORCH = {
-    "0.12.0": ("1.12", "2.1"),
-    "0.13.2": ("2.2",),
-    "0.14.2": ("2.2", "2.3"),
-    "0.14.3": ("2.3",),
-    "0.14.5": ("2.4",),
-    "0.15.3": ("2.5",),
-    "0.16.4": ("2.6",),
-    "0.16.8": ("2.6", "2.7"),
-    "0.18.5": ("2.7", "2.9"),
-    "0.19.1": ("2.7", "2.10"),
-    "0.19.6": (),
-}
-"""The torch that DeepSpeed's unit tests ran with upstream, from the release named to the next; (): not known.
-
-From the workflows that run all of `tests/unit` on each change, as of each release's tag: nv-torch-latest-v100,
-nv-torch-latest-cpu, cpu-torch-latest, modal-torch-latest (`ci/torch_latest.py`) and aws-torch-latest. The version is
-their `--torch_ver`, which the tests compare with the installed torch.
-"""
 
 
 @dataclass(frozen=True)
@@ -88,7 +66,7 @@ class Torch:
 
 @dataclass(frozen=True)
 class DeepSpeed:
-    """From DeepSpeed's files: how it was built, and which versions and accelerators it accepts.
+    """From DeepSpeed's files: how it was built, and which versions of CUDA it takes for another.
 
     `prebuilt`: the ops compiled at installation; `missing`: those of them without a file for this Python.
     `built_with`: versions of torch and CUDA, like "2.3" and "12.1".
@@ -100,30 +78,15 @@ class DeepSpeed:
     built_for: str = ""
     built_with: Mapping[str, str] = field(default_factory=dict)
     cuda_alike: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    accelerators: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Unmet:
-    """A declared requirement that is not satisfied; `found` is the installed version, None if not installed."""
-
-    package: str
-    requirement: str
-    found: str | None
 
 
 @dataclass(frozen=True)
 class Packages:
-    """The installed packages. `versions`: None if a distribution is not installed, "" if it has no metadata.
-
-    `tested_torch`: what the installed DeepSpeed was tested with upstream, by minor version; () if not known.
-    """
+    """The installed packages. `versions`: None if a distribution is not installed, "" if it has no metadata."""
 
     versions: Mapping[str, str | None]
     torch: Torch
     deepspeed: DeepSpeed
-    unmet: tuple[Unmet, ...] = ()
-    tested_torch: tuple[str, ...] = ()
     torch_probe: Probe = Probe()
     deepspeed_probe: Probe = Probe()
     dsfix_probe: Probe | None = None
@@ -141,21 +104,7 @@ def collect() -> Packages:
         versions={name: versions.installed(name) for name in SHOWN},
         torch=torch_files(module_file("torch")),
         deepspeed=deepspeed_files(module_file("deepspeed")),
-        unmet=unmet(),
-        tested_torch=tested_torch(versions.installed("deepspeed") or ""),
     )
-
-
-def tested_torch(deepspeed: str) -> tuple[str, ...]:
-    """Looks a release up in TESTED_TORCH; () for a development build."""
-    try:
-        version = Version(deepspeed)
-    except InvalidVersion:
-        return ()
-    if version.local or version.is_prerelease:
-        return ()
-    rows = [torch for release, torch in TESTED_TORCH.items() if Version(release) <= version]
-    return rows[-1] if rows else ()
 
 
 def torch_files(file: str | None) -> Torch:
@@ -179,7 +128,6 @@ def deepspeed_files(file: str | None) -> DeepSpeed:
     ops = tuple(op for op, built in installed.items() if built) if isinstance(installed, dict) else ()
     info = build.get("torch_info")
     alike = _literals(package / "ops/op_builder/builder.py").get("cuda_minor_mismatch_ok")
-    accelerators = _literals(package / "accelerator/real_accelerator.py").get("SUPPORTED_ACCELERATOR_LIST")
     return DeepSpeed(
         file=file,
         prebuilt=ops,
@@ -187,7 +135,6 @@ def deepspeed_files(file: str | None) -> DeepSpeed:
         built_for=str(build.get("accelerator_name") or ""),
         built_with={name: str(value) for name, value in info.items()} if isinstance(info, dict) else {},
         cuda_alike={major: tuple(each) for major, each in alike.items()} if isinstance(alike, dict) else {},
-        accelerators=tuple(accelerators) if isinstance(accelerators, list) else (),
     )
 
 
@@ -210,48 +157,6 @@ def _literals(path: Path) -> dict[str, Any]:
                 if isinstance(target, ast.Name):
                     found[target.id] = ast.literal_eval(node.value)
     return found
-
-
-def unmet() -> tuple[Unmet, ...]:
-    """Returns the unsatisfied requirements of the packages of the stack.
-
-    An optional dependency is compared only if it belongs to the stack and is installed.
-    """
-    found: dict[Unmet, None] = {}
-    for package in STACK:
-        for line in _requires(package):
-            try:
-                requirement = Requirement(line)
-                needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-                compared = needed or (requirement.name in STACK and _is_optional(requirement))
-            except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
-                continue
-            if not compared:
-                continue
-            installed = versions.installed(requirement.name)
-            if (installed is None and needed) or (installed and not _satisfies(requirement, installed)):
-                found[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
-    return tuple(found)
-
-
-def _is_optional(requirement: Requirement) -> bool:
-    marker = requirement.marker
-    extras = re.findall(r"""extra == ["']([^"']+)""", str(marker))
-    return any(marker is not None and marker.evaluate({"extra": extra}) for extra in extras)
-
-
-def _requires(package: str) -> list[str]:
-    try:
-        return metadata.requires(package) or []
-    except Exception:  # not installed, or unreadable metadata
-        return []
-
-
-def _satisfies(requirement: Requirement, version: str) -> bool:
-    try:
-        return requirement.specifier.contains(Version(version).public, prereleases=True)
-    except InvalidVersion:
-        return True  # unknown
 
 
 def run_probe(what: str, seconds: float, environment: Mapping[str, str]) -> Probe:
@@ -292,16 +197,6 @@ def read_report(report: str) -> dict[str, tuple[bool, bool]]:
     """Parses the table of ops in DeepSpeed's report: op -> (installed, compatible)."""
     rows = _OP.findall(_ESCAPES.sub("", report))
     return {op: (built == "YES", can == "OKAY") for op, built, can in rows if op != "deepspeed_not_implemented"}
-
-
-def installed_at(distribution: str) -> float | None:
-    """Returns when a distribution was installed, from the newest file of its metadata; None if unknown."""
-    try:
-        found = metadata.distribution(distribution)
-        directory = getattr(found, "_path", None)
-        return max(each.stat().st_mtime for each in Path(str(directory)).iterdir()) if directory else None
-    except Exception:  # not installed, or unreadable metadata
-        return None
 
 
 def home(environment: Mapping[str, str]) -> Path | None:

@@ -50,17 +50,7 @@ def torch_cuda() -> dict[str, Any]:
 def torch_cpp_extension() -> dict[str, Any]:
     from torch.utils import cpp_extension
 
-    bounds = getattr(cpp_extension, "CUDA_GCC_VERSIONS", {})
-    return {
-        "cuda_home": cpp_extension.CUDA_HOME,
-        "gcc_below": {cuda: ".".join(map(str, below)) for cuda, (_, below) in bounds.items()},
-    }
-
-
-def torch_collect_env() -> dict[str, Any]:
-    from torch.utils import collect_env
-
-    return dict(collect_env.get_env_info()._asdict())  # type: ignore[no-untyped-call]
+    return {"cuda_home": cpp_extension.CUDA_HOME}
 
 
 def deepspeed_import() -> dict[str, Any]:
@@ -84,7 +74,6 @@ PARTS = {
         "import": torch_import,
         "cuda": torch_cuda,
         "cpp_extension": torch_cpp_extension,
-        "collect_env": torch_collect_env,
     },
     "deepspeed": _DEEPSPEED,
     "dsfix": _DEEPSPEED,

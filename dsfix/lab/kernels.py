@@ -76,35 +76,6 @@ class _CPUKernel:
         _Kernel.multi_tensor_adam(0, gradient, tensors, *options)
 
 
-class _LionKernel:
-    """Replaces FusedLionBuilder: the same step in plain PyTorch; it adds lr where the sign is zero."""
-
-    def load(self) -> _LionKernel:
-        return self
-
-    @staticmethod
-    def multi_tensor_lion(
-        chunk_size: int,
-        overflow: torch.Tensor,
-        tensors: Sequence[Sequence[torch.Tensor]],
-        lr: float,
-        beta1: float,
-        beta2: float,
-        step: int,
-        weight_decay: float,
-    ) -> None:
-        for gradient, parameter, average in zip(*tensors):
-            up = average.lerp(gradient, 1 - beta1) > 0
-            parameter.mul_(1 - lr * weight_decay).add_(torch.where(up, -lr, lr))
-            average.lerp_(gradient, 1 - beta2)
-
-
-def provide_fused_lion(lab: Lab) -> None:
-    """Makes DeepSpeed's FusedLion work without its kernel; "Lion" in a config selects it on a GPU without offload."""
-    assert lab.deepspeed
-    importlib.import_module("deepspeed.ops.lion.fused_lion").FusedLionBuilder = _LionKernel  # type: ignore[attr-defined]
-
-
 def provide_fused_adam(lab: Lab) -> None:
     """Makes DeepSpeed's FusedAdam work without its kernel; "Adam" in a config selects it on a GPU by default."""
     assert lab.deepspeed

@@ -59,7 +59,6 @@ class Contract:
             entry=entry,
             release=self.release,
             root=self.root,
-            fixing=None,
             catalogue=registry.catalogue(),
             applying=self._applying if entry in self._applying else (*self._applying, entry),
             front=self.machine.front(self.release),

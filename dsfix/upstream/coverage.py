@@ -88,21 +88,6 @@ class Bug:
             return Answer(CoverageState.DIAGNOSED, named, why)
         return Answer(next((_BY_HAND[kind] for kind in _BY_HAND if kind in reasons), CoverageState.OPEN), (), why)
 
-    def affected(self, releases: Iterable[Version]) -> list[Version]:
-        return [each for each in releases if self.row.has(each)]
-
-    def overall(self, releases: Iterable[Version]) -> CoverageState:
-        """Over all its releases: patched in part where some of them have no patch."""
-        states = {self.on(each).state for each in self.affected(releases)}
-        states = states - set(APART) or states
-        if len(states) == 1:
-            return states.pop()
-        return (
-            CoverageState.IN_PART
-            if states & {CoverageState.PATCHED, CoverageState.IN_PART}
-            else max(states, key=list(CoverageState).index)
-        )
-
 
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
     """All known bugs: the table's, and those that only patches know, a plug-in's included; worst first."""

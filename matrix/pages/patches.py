@@ -19,8 +19,7 @@ to the installed DeepSpeed, and `python -m dsfix explain LOG` searches a log for
 {reproduced}
 
 `matrix/proofs/ID.txt` has what was seen. `python -m tox run -e pages` also writes the long pages, into `build/pages/`:
-the patches with all that is known of them, the messages, the matrix release by release, and the results of all other
-tests.
+the patches with all that is known of them, and the results of all other tests.
 
 """
 _HEADS = ("patch", "severity", "what users see", "DeepSpeed", "only with", "fixed in")

@@ -6,8 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from dsfix.audit.relevance import pools
-from dsfix.audit.search import minimal
+from dsfix.audit.search import minimal, pools
 from matrix.sweep import space
 from matrix.sweep.records import Class, Found, Run
 from matrix.sweep.space import Row
@@ -100,6 +99,6 @@ def with_fixes(found: Class, applied: Sequence[str], run: Try, known: Iterable[C
 
     if not enough(applied):
         return found
-    imports, (*likely, everything) = pools(space.plan(row), applied, sorted(suspects))
+    imports, (*likely, everything) = pools(applied, sorted(suspects))
     pool = next((few for few in likely if enough([*imports, *few])), everything)
     return dataclasses.replace(found, patches=tuple(minimal(imports, pool, enough, fresh=False)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.catalogue import registry
-from matrix import environments, table
+from matrix import environments
 
 sys.path.insert(0, str(Path(__file__).parent))  # `choice`, for the tests
 
@@ -56,15 +56,13 @@ def machine(tmp_path_factory):
 @pytest.fixture(scope="session")
 def case_of(machine):
     """The case of a patch on a release."""
-    catalogue, releases = registry.catalogue(), table.load()
-    known = {each.deepspeed for each in releases.releases}
+    catalogue = registry.catalogue()
 
     def make(entry, release):
         return Case(
             entry=entry,
             release=release,
             root=environments.installed(release),
-            fixing=environments.installed(entry.patch.fixed_in) if entry.patch.fixed_in in known else None,
             catalogue=catalogue,
             applying=choice.applying(release, catalogue),
             front=machine.front(release),

@@ -62,7 +62,6 @@ PACKAGES = {
             return out
     """,
 }
-FIX = ("out = max(values)", "out = sum(values)")
 DECLARE = """
 from dsfix.patch import Edit, Patch, Provide, Replace, Severity, Source
 
@@ -106,11 +105,10 @@ def cases(machine, tmp_path, dsfix_in):
     """Installs the stand-ins and a catalogue of these patches; returns id -> the patch's case."""
 
     def make(patches):
-        front, root, fixing, scratch = (tmp_path / name for name in ("front", "root", "fixing", "scratch"))
+        front, root, scratch = (tmp_path / name for name in ("front", "root", "scratch"))
         scratch.mkdir()
         for path, text in PACKAGES.items():
             _write(root / path, text)
-            _write(fixing / path, text.replace(*FIX))
         _write(root / "deepspeed-0.10.dist-info/METADATA", "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.10\n")
         dsfix_in(front)
         texts = {"import_patch": AGENT, **patches}
@@ -122,7 +120,6 @@ def cases(machine, tmp_path, dsfix_in):
                 entry=entry,
                 release="1.0",
                 root=root,
-                fixing=fixing if entry.patch.fixed_in else None,
                 catalogue=entries,
                 applying=tuple(entries.values()),
                 front=(front,),
@@ -217,11 +214,6 @@ BAD = {
         "import os\nif 'DSFIX_DISABLE' in os.environ:\n    import torch.elastic\n    torch.elastic.log = None\n"
         f"    import deepspeed.comm\n    deepspeed.comm.reduce = sum\nPATCH = declare({COMM})",
     ),
-    "no evidence of the fix": (
-        checks.the_fixing_release_is_left_alone,
-        "is judged drifted",
-        'PATCH = declare(Edit("deepspeed.comm:reduce", after="out = max(values)", code="out = sum(values)"))',
-    ),
     "evidence of the fix that any source has": (
         checks.drifted_source_is_left_alone,
         "it is already-fixed",
@@ -257,7 +249,7 @@ BAD = {
         'PATCH = declare(Replace("deepspeed.m:Optimizer", factory))',
     ),
     "a value for the first process only": (
-        checks.every_process_has_it,
+        lambda case: checks.all_at_once([case]),
         "in the process spawned deepspeed.m:LIMIT differs",
         "import multiprocessing\n"
         'PATCH = declare(Replace("deepspeed.m:LIMIT", lambda old: multiprocessing.parent_process() is None))',
@@ -288,7 +280,7 @@ def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases):
         checks.every_import_order(case)
 
 
-def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases):
+def test_a_patch_that_ends_other_processes_breaks_the_contract(cases):
     both = cases(
         {
             "edit": GOOD["edit_under_a_decorator"],
@@ -300,9 +292,6 @@ def test_a_patch_that_ends_other_processes_is_told_from_the_others(cases):
             """,
         }
     )
-    checks.every_process_has_it(both["edit"])
-    with pytest.raises(ContractBroken, match=r"^bad on DeepSpeed 1\.0: the process spawned did not finish"):
-        checks.every_process_has_it(both["bad"])
     with pytest.raises(ContractBroken, match="the process spawned did not finish"):
         checks.all_at_once(list(both.values()))
 

@@ -12,9 +12,10 @@ import pytest
 
 from dsfix.explain import excerpts, problems, stream
 from dsfix.explain.fixes import fixes
+from tests.explain.test_tracebacks import TRACEBACKS
 
 HERE = Path(__file__).parent
-CLIP = (HERE / "tracebacks" / "zero3_offload_clip_device-0.14.2.txt").read_text(encoding="utf-8")
+CLIP = TRACEBACKS["zero3_offload_clip_device-0.14.2"]
 INFLIGHT = "RuntimeError: still have inflight params [{'id': 5}]"
 FILL = "step 1: loss 0.1\n"
 

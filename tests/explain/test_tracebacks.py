@@ -8,8 +8,11 @@ import pytest
 from dsfix.catalogue import registry
 from dsfix.explain import problems
 
+RECORDS = sorted(Path(__file__).parent.glob("tracebacks/*.txt"))
 TRACEBACKS = {
-    path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("tracebacks/*.txt"))
+    name: text
+    for path in RECORDS
+    for name, text in re.findall(r"^=== (.+)\n((?:(?!=== ).*\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
 SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
 # recorded under another name than that of the patch
@@ -43,6 +46,10 @@ NOT_RECORDED = {
     "    self.optimizer.load_state_dict(optim_sd)\n"
     "ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group\n",
 }
+
+
+def test_a_record_says_what_it_has():
+    assert [path.name for path in RECORDS if not path.read_text(encoding="utf-8").startswith("=== ")] == []
 
 
 @pytest.mark.parametrize("name", OF_A_PATCH)

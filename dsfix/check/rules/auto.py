@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ...job import AUTO
 from ...rules import Found, Level, Rule
-from ..facts import Facts, name_of
-from ..placeholders import Path
+from ..facts import Facts, Path, name_of
 
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 # filled in by transformers' HfTrainerDeepSpeedConfig and accelerate's DeepSpeedPlugin

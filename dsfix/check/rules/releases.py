@@ -94,19 +94,6 @@ def _immediate_update(facts: Facts) -> Iterator[Found]:
             yield Found(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
 
 
-def _separate_buckets(facts: Facts) -> Iterator[Found]:
-    if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
-        what = "gradients are all-reduced all the same, each rank's part separately"
-        yield Found("zero_optimization.use_multi_rank_bucket_allreduce", what)
-
-
-def _empty_reductions(facts: Facts) -> Iterator[Found]:
-    zero = facts.block("zero_optimization")
-    if facts.stage == 2 and zero.get("reduce_scatter") is False and is_number(zero.get("reduce_bucket_size")):
-        what = "each parameter larger than the bucket costs an all-reduce of nothing"
-        yield Found("zero_optimization.reduce_bucket_size", what)
-
-
 def _muon(facts: Facts) -> Iterator[Found]:
     if facts.optimizer != "muon" or facts.stage != 3 or "optimizer" in facts.arguments:
         return
@@ -130,14 +117,6 @@ def _linear_ignored(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
         what = "has no effect on a model that is made outside zero.Init: gathered weights stay until the backward pass"
         yield Found("zero_optimization.memory_efficient_linear", what)
-
-
-def _leaf_modules_slow(facts: Facts) -> Iterator[Found]:
-    name = "stage3_module_granularity_threshold"
-    value = facts.get("zero_optimization", name)
-    if facts.stage == 3 and is_number(value) and value > 0:
-        what = "parameters of the modules that it joins are still released one by one: less is gained"
-        yield Found(f"zero_optimization.{name}", what)
 
 
 def _not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
@@ -208,30 +187,6 @@ def _profile(facts: Facts) -> Iterator[Found]:
         if fits({"deepspeed": "<0.12.4"}, facts.versions):
             what += ", and shows too small a latency for containers in containers"
         yield Found("flops_profiler.enabled", what)
-
-
-def _shards_on_gpu(facts: Facts) -> Iterator[Found]:
-    for path in (("keep_module_on_host",), ("tensor_parallel", "keep_module_on_host")):
-        if facts.get(*path) is True:
-            yield Found(".".join(path), "has no effect in this release: the shards are moved to the GPU")
-
-
-def _meta_checkpoint(facts: Facts) -> Iterator[Found]:
-    if not facts.inference or facts.get("checkpoint") is None or facts.get("replace_with_kernel_inject") is True:
-        return
-    sizes = [facts.get(name, "tp_size", default=1) for name in ("tensor_parallel", "tp")]
-    if any(is_number(size) and size > 1 for size in sizes):
-        what = (
-            "if the model is on the meta device: AutoTP allocates its shards too early, and the checkpoint does not fit"
-        )
-        yield Found("checkpoint", what)
-
-
-def _experts_for_ranks(facts: Facts) -> Iterator[Found]:
-    for name in ("moe_experts", "num_experts"):
-        if facts.inference and facts.get("moe", name) is not None and facts.world_size != 1:
-            what = "taken for ep_size with several ranks: with more experts than ranks there is no group of experts"
-            yield Found(f"moe.{name}", what)
 
 
 def _mics_groups(facts: Facts) -> Iterator[Found]:
@@ -350,22 +305,6 @@ RULES = (
         evidence=(f"{_LINK}pull/5328", f"{_LINK}pull/5434"),
     ),
     Rule(
-        id="separate_buckets_all_reduced",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.12.4,<0.13.0"},
-        find=_separate_buckets,
-        remedy="remove the key, or upgrade to DeepSpeed 0.13.0 or later",
-        evidence=(f"{_LINK}pull/4946",),
-    ),
-    Rule(
-        id="empty_reductions",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.14.5"},
-        find=_empty_reductions,
-        remedy="set a bucket larger than the largest parameter, or upgrade to DeepSpeed 0.14.5 or later",
-        evidence=(f"{_LINK}pull/5868",),
-    ),
-    Rule(
         id="muon_in_zero3",
         level=Level.WARNING,
         affects={"deepspeed": ">=0.18.9,<0.19.8"},
@@ -389,14 +328,6 @@ RULES = (
         find=_linear_ignored,
         remedy="make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
         evidence=(f"{_LINK}pull/8189", "run: 0.19.3, 0.19.4"),
-    ),
-    Rule(
-        id="joined_modules_released_singly",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.16.3,<0.19.7"},
-        find=_leaf_modules_slow,
-        remedy="upgrade to DeepSpeed 0.19.7 or later",
-        evidence=(f"{_LINK}pull/6694", "the source of 0.16.3 and 0.19.6: partition passes free_data=True on"),
     ),
     Rule(
         id="gradients_not_reduced_on_cpu",
@@ -467,30 +398,6 @@ RULES = (
         find=_profile,
         remedy="upgrade to DeepSpeed 0.13.3 or later",
         evidence=(f"{_LINK}pull/4374", f"{_LINK}pull/4724"),
-    ),
-    Rule(
-        id="shards_not_kept_on_host",
-        level=Level.WARNING,
-        affects={"deepspeed": "==0.16.4"},
-        find=_shards_on_gpu,
-        remedy="use DeepSpeed 0.16.3, 0.16.5 or later",
-        evidence=(f"{_LINK}pull/7112",),
-    ),
-    Rule(
-        id="autotp_of_meta_model",
-        level=Level.WARNING,
-        affects={"deepspeed": "==0.16.4"},
-        find=_meta_checkpoint,
-        remedy="use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and leave checkpoint out",
-        evidence=(f"{_LINK}pull/7073",),
-    ),
-    Rule(
-        id="experts_taken_for_ranks",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.17.6"},
-        find=_experts_for_ranks,
-        remedy="give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
-        evidence=(f"{_LINK}pull/7551", "the source of 0.17.4"),
     ),
     Rule(
         id="mics_groups_hang",

@@ -29,15 +29,13 @@ class ContractBroken(AssertionError):
 class Case:
     """One patch on one release.
 
-    root: directory of the release. fixing: directory of the release with the fix, or None. catalogue: all patches.
-    applying: those that apply to the release, including this one. together: those that are inspected as one. front:
-    first entries of sys.path.
+    root: directory of the release. catalogue: all patches. applying: those that apply to the release, including this
+    one. together: those that are inspected as one. front: first entries of sys.path.
     """
 
     entry: Entry
     release: str
     root: Path
-    fixing: Path | None
     catalogue: Mapping[str, Entry]
     applying: tuple[Entry, ...]
     front: tuple[Path, ...]
@@ -63,7 +61,7 @@ class Case:
     @property
     def all_together(self) -> Case:
         """All patches for the release as one case, which is the same for each of them."""
-        return dataclasses.replace(self, entry=self.applying[0], fixing=None, together=self.applying)
+        return dataclasses.replace(self, entry=self.applying[0], together=self.applying)
 
     @property
     def changes(self) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from dsfix.patch import Change, Edit, Provide, Replace
 from dsfix.testing.contract import drift
-from dsfix.testing.contract.case import Case, ContractBroken, compiled
+from dsfix.testing.contract.case import Case, compiled
 from dsfix.testing.contract.contract_process import describe
 
 Look = Mapping[str, Any]
@@ -133,7 +133,7 @@ def _check_same(case: Case, seen: Look, expected: Look, when: str, *what: str) -
 def every_import_order(case: Case) -> None:
     """Effect and report are the same for every order of importing dsfix and the targets.
 
-    torch may be imported from the start unless it is a target; `every_process_has_it` covers dsfix before everything.
+    torch may be imported from the start unless it is a target; `all_at_once` covers dsfix before everything.
     """
     expected = in_force(case)
     modules = [each for each in case.modules if each != "torch" or each in case.patch.modules]
@@ -192,31 +192,6 @@ def _check_untouched(case: Case, found: Look, texts: Mapping[str, str], when: st
         case.expect(
             not codes or codes.get(seen["text"]) == seen["lines"], f"{when} {edit.target} differs from its file"
         )
-
-
-def the_fixing_release_is_left_alone(case: Case) -> None:
-    """With the files of the fixing release under the affected version number, the patch is already-fixed."""
-    if case.fixing is None:
-        raise NotApplicable(f"no release with the fix is available (fixed_in={case.patch.fixed_in})")
-    texts = {}
-    for module in dict.fromkeys((*case.patch.modules, *case.evidence)):
-        if module.partition(".")[0] == "deepspeed":
-            file = case.fixing / case.file(module)[1]
-            if file.is_file():
-                texts[module] = file.read_text(encoding="utf-8")
-    if not texts:
-        raise NotApplicable("its targets and evidence are not in DeepSpeed's source")
-    copy, when = case.copied(texts), f"with the source of {case.patch.fixed_in}"
-    (verdict,) = case.run(["judge", case.id], copy=copy, **case.on)
-    case.expect(verdict[0] == "already-fixed", f"{when} its source is judged {verdict[0]}: {verdict[1]}")
-    found = case.look(copy=copy, **case.on)
-    if not set(found["errors"]) & {
-        "torch",
-        "deepspeed",
-        *case.patch.modules,
-    }:  # the mixed files fit
-        _check_outcome(case, found, when, "already-fixed")
-        _check_untouched(case, found, texts, when)
 
 
 def _drifts(case: Case) -> Iterator[tuple[str, Callable[[], dict[str, str]]]]:
@@ -339,24 +314,6 @@ def _check_again(case: Case, found: Look, expected: Look, when: str) -> None:
     _check_same(case, found["seen"], expected, when)
 
 
-def every_process_has_it(case: Case) -> None:
-    """In effect in forked, spawned and new processes, each with one complete report; not with DSFIX_DISABLE.
-
-    Checked once with all patches for the release; if that fails for this patch, it is checked alone, because
-    `all_at_once` covers interactions.
-    """
-    together = case.all_together
-    try:
-        _check_processes(case, _processes(together), _all_on(together)["seen"])
-    except ContractBroken:
-        _check_processes(case, _processes(case), in_force(case)["seen"])
-    disabled = _processes(together, disabled=True)
-    for kind in _KINDS:
-        found = disabled.of(case, kind)
-        _check_outcome(case, {**found, "warnings": []}, f"disabled, in the process {kind}", "disabled")
-    case.expect(len(disabled.reports) <= len(_KINDS), "a disabled process has written two reports")
-
-
 def _check_processes(case: Case, found: _Processes, expected: Look) -> None:
     """`expected`: what is at the targets in a process that imports dsfix first."""
     mine = {place: expected[place] for place in map(_place, case.patch.changes)}
@@ -389,13 +346,13 @@ class _Processes:
 
 
 @functools.cache
-def _processes(case: Case, disabled: bool = False) -> _Processes:
-    """A job that imports the targets of the case's patches; or, with dsfix disabled, one that imports nothing."""
+def _processes(case: Case) -> _Processes:
+    """A job that imports the targets of the case's patches."""
     directory = case.machine.directory()
     (directory / "results").mkdir(parents=True)
     given = {
-        "modules": [] if disabled else case.targets,
-        "changes": [] if disabled else case.changes,
+        "modules": case.targets,
+        "changes": case.changes,
         "packages": str(_PROCESS.parent),
         "results": str(directory / "results"),
     }
@@ -403,7 +360,7 @@ def _processes(case: Case, disabled: bool = False) -> _Processes:
     variables: dict[str, Any] = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports)}
     error = ""
     try:
-        case.run(["job", str(script)], **variables, **({"DSFIX_DISABLE": "1"} if disabled else case.on))
+        case.run(["job", str(script)], **variables, **case.on)
     except AssertionError as failed:  # kept in the cached result, so that not every patch of the release waits for it
         error = str(failed)
     results = [json.loads(each.read_text(encoding="utf-8")) for each in (directory / "results").iterdir()]
@@ -472,10 +429,8 @@ CHECKS = (
     every_import_order,
     disabled_by_the_environment,
     a_hand_edit_is_left_alone,
-    the_fixing_release_is_left_alone,
     drifted_source_is_left_alone,
     another_package_comes_first,
     it_can_be_reverted,
     importing_again_changes_nothing,
-    every_process_has_it,
 )

@@ -54,18 +54,6 @@ def dropped_micro_batch():
         return backward(self, loss * 0.0 if first else loss, *args, **options)
 
 
-def expert_gradients_doubled():
-    """Gradients of experts from other ranks' tokens, and of tokens from other ranks' experts, are doubled."""
-    from deepspeed.moe.sharded_moe import _AllToAll
-
-    backward = _AllToAll.backward
-
-    def doubled(ctx, *gradients):
-        return tuple(None if each is None else 2.0 * each for each in backward(ctx, *gradients))
-
-    _AllToAll.backward = staticmethod(doubled)
-
-
 def export_one_step_old():
     """save_16bit_model writes the weights of the previous step."""
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsfix.audit import learning_rates, model, moe, muon, reference  # noqa: E402
+from dsfix.audit import learning_rates, model, muon, reference  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
 from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
 from dsfix.audit.plan import Plan  # noqa: E402
@@ -78,11 +78,10 @@ PLAN = Plan(config(), steps=3)
 
 
 LORA = Plan(config(clip=0.0), steps=3, groups=False, freeze="none", lora=True)
-EXPERTS = Plan(config(), steps=3, moe=3, ranks=2)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("plan", [PLAN, LORA, EXPERTS])
+@pytest.mark.parametrize("plan", [PLAN, LORA])
 def test_plain_pytorch_agrees_with_itself(precision, plan):
     plan = Plan(**{**vars(plan), "config": {**plan.config, precision: {"enabled": True}}})
     found = compare(plan, trained(plan, reference.DTYPES[precision]))
@@ -97,46 +96,7 @@ def test_the_free_reference_is_plain_pytorch():
         assert one.norm == pytest.approx(other.norm, rel=1e-3)
 
 
-@pytest.mark.parametrize(("k", "capacity"), [(1, 3), (2, 3), (3, 2)])
-def test_experts_are_weighted_as_published(k, capacity):
-    """Three equal tokens; the experts return 1, 10, 100, …"""
-    probabilities = torch.tensor([0.5, 0.2, 0.1, 0.08, 0.06, 0.03, 0.02, 0.01]).double()
-    mixture = moe.ReferenceMixture(16, k, capacity).double()
-    with torch.no_grad():
-        mixture.gate.weight.zero_()
-        mixture.gate.weight[:, 0] = probabilities.log()
-        for number, expert in enumerate(mixture.experts):
-            for parameter in expert.parameters():
-                parameter.zero_()
-            expert.down.bias.fill_(10.0**number)
-    token = torch.zeros(3, 16).double()
-    token[:, 0] = 1.0
-    output, auxiliary = mixture(token)
-    first = list(probabilities[:k])
-    weights = first if k == 1 else [each / sum(first) for each in first]
-    wanted = sum(float(weight) * 10.0**number for number, weight in enumerate(weights))
-    assert sorted(output[:, 5].tolist()) == pytest.approx([0.0] * (3 - capacity) + [wanted] * capacity)
-    shares = sum(first) / k if k > 2 else first[0]
-    assert float(auxiliary.detach()) == pytest.approx(8 * float(shares))
-
-
-def test_a_token_between_two_experts_is_not_compared():
-    mixture = moe.ReferenceMixture(16, 1, 2)
-    with torch.no_grad():
-        mixture.gate.weight.copy_(torch.eye(8, 16))
-    token = torch.zeros(2, 16)
-    token[:, 0], token[:, 1] = 2.0, 1.0
-    mixture(token)
-    apart = copy.deepcopy(mixture).double()
-    apart(token.double())
-    assert not apart.undecided(mixture)
-    token[1, 1] = 1.999
-    mixture(token.bfloat16().float())
-    apart(token.double())
-    assert apart.undecided(mixture)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(16, 16), (16, 48), (48, 16), (1, 16)])
 def test_muon_makes_a_matrix_nearly_orthogonal(shape, dtype):
     """The iteration keeps the singular vectors and applies its polynomial to each singular value."""
@@ -147,33 +107,7 @@ def test_muon_makes_a_matrix_nearly_orthogonal(shape, dtype):
         values = 3.4445 * values - 4.775 * values**3 + 2.0315 * values**5
     wanted = (left * values) @ right * math.sqrt(max(1.0, shape[0] / shape[1]))
     error = (muon.orthogonalized(matrix, dtype) - wanted).norm() / wanted.norm()
-    assert error < {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
-
-
-def lion_trained(moved):
-    """One step of Lion; an embedding row without gradient moves by `moved` times the learning rate."""
-    plan = Plan(config(clip=0.0, optimizer={"type": "Lion", "params": {"lr": 1e-3}}), steps=1)
-    record = trained(plan)
-    assert record.start is not None
-    [step] = record.steps
-    step.gradients["embed.weight"][5] = 0.0
-    for group in reference.Reference(plan).groups:
-        for name in group["params"]:
-            gradient, before = step.gradients[name], record.start.parameters[name]
-            sign = gradient.sign() + moved * (gradient == 0.0)
-            step.parameters[name] = before - group["lr"] * (sign + group["weight_decay"] * before)
-            step.weights[name] = step.parameters[name]
-            step.state[name] = {"exp_avg": 0.001 * gradient, "step": torch.ones(())}
-    return plan, record
-
-
-@pytest.mark.parametrize(
-    ("moved", "reported"), [(0.0, set()), (-1.0, {"still parameters"}), (1.0, {"still parameters"})]
-)
-def test_lion_does_not_move_elements_without_gradient(moved, reported):
-    found = compare(*lion_trained(moved)).differences
-    assert {difference.what for difference in found} - {"gradients"} == reported
-    assert all(difference.names == ("embed.weight",) for difference in found)
+    assert error < {torch.float64: 1e-6, torch.bfloat16: 0.3}[dtype]
 
 
 def scale(name, factor):

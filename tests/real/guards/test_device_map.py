@@ -68,14 +68,14 @@ def test_offloaded_models_are_refused(seen, mode):
     assert "\n  lm_head\n" in found["cpu"]["error"]
 
 
-@pytest.mark.parametrize("case", ["hooks of this device", "auto with one device", "map without hooks"])
+@pytest.mark.parametrize("case", ["auto with one device", "map without hooks"])
 def test_models_that_train_correctly_pass_silently(seen, case):
     (found,) = seen("device_map", "error")
     assert found[case].get("equal") is True, found[case]
     assert found[case]["said"] == []
 
 
-@pytest.mark.parametrize("case", ["stage 0", "stage 2", "stage 3", "tied", "peft", "trainer"])
+@pytest.mark.parametrize("case", ["stage 3", "tied", "peft", "trainer"])
 def test_a_repaired_model_trains_like_one_without_device_map(seen, case):
     (found,) = seen("device_map", "repair")
     assert as_without(found[case], "cuda:0"), found[case]

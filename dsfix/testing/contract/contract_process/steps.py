@@ -129,15 +129,6 @@ class Process:
         for name in [n for n in sys.modules if n.partition(".")[0] == "dsfix"]:
             del sys.modules[name]
 
-    def judge(self, patch_id: str) -> None:
-        """Records the verdict for an installation that is not imported."""
-        from dsfix import survey
-        from dsfix.catalogue import registry
-        from dsfix.settings import Settings
-
-        verdict = survey.decide(registry.catalogue()[patch_id], Settings.read())
-        self.done.append([verdict.outcome.value, verdict.reason])
-
     def probe(self) -> None:
         """Edits the same functions with another patch, each time in the same way; records those it could not edit."""
         self.done.append([])

@@ -39,18 +39,9 @@ def to_zero_if_there(model):
             parameter.grad.zero_()
 
 
-def to_none_of_those_there(model):
-    for parameter in [each for each in model.parameters() if each.grad is not None]:
-        parameter.grad = None
-
-
 def deleted(model):
     for parameter in model.parameters():
         del parameter.grad
-
-
-def by_another_optimizer(model):
-    torch.optim.SGD(model.parameters(), lr=1).zero_grad()
 
 
 def by_own_optimizer(model):
@@ -82,9 +73,8 @@ def perhaps(model, bad=False):
 WAYS = {
     "module": lambda model: model.zero_grad(),
     "module, to zero": lambda model: model.zero_grad(set_to_none=False),
-    **{each.__name__: each for each in (to_none, to_none_if_there, to_none_of_those_there, to_zero_if_there, deleted)},
-    **{each.__name__: each for each in (by_another_optimizer, by_own_optimizer)},
-    **{each.__name__: each for each in (of_the_head, nothing, clipped, looked_at, perhaps)},
+    **{each.__name__: each for each in (to_none, to_none_if_there, to_zero_if_there, deleted)},
+    **{each.__name__: each for each in (by_own_optimizer, of_the_head, nothing, clipped, looked_at, perhaps)},
 }
 
 

@@ -50,13 +50,6 @@ SCHEDULERS = {
         [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(optimizer, 4)],
         milestones=[2],
     ),
-    "chained": lambda optimizer: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=2), lr_scheduler.ExponentialLR(optimizer, 0.9)]
-    ),
-    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, HIGHER, total_steps=8, cycle_momentum=False),
-    "cyclic": lambda optimizer: lr_scheduler.CyclicLR(
-        optimizer, list(RATES), HIGHER, step_size_up=2, cycle_momentum=False
-    ),
     "plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(
         optimizer, factor=0.5, patience=0, min_lr=[rate / 4 for rate in RATES]
     ),
@@ -153,7 +146,7 @@ def resumed(kind, stage, checkpoint):
 
 
 seen = {f"{kind}, stage 0": compared(kind, 0, False) for kind in SCHEDULERS}
-seen.update({f"lambda, stage {stage}, handed over": compared("lambda", stage, True) for stage in (0, 1, 2, 3)})
+seen.update({f"lambda, stage {stage}, handed over": compared("lambda", stage, True) for stage in (0, 2, 3)})
 seen.update({f"lambda, stage {stage}, resumed": resumed("lambda", stage, True) for stage in (0, 2)})
 seen["lambda, resumed from the state of one without the patch"] = resumed("lambda", 0, False)
 Path(sys.argv[1], f"{lab.rank}.json").write_text(json.dumps(seen))
