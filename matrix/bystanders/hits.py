@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from matrix.fingerprints import tells
+
 _PACKAGE = "dsfix.patches."
 _MARK = "_dsfix_mark"  # a builtin, because edited code runs in DeepSpeed's modules
 
@@ -91,9 +93,12 @@ class _Marks:
         return ast.unparse(ast.fix_missing_locations(tree))
 
     def put_into(self, body: list[ast.stmt]) -> None:
-        """Insert a mark before each statement, including inner blocks, but not before docstrings."""
+        """Insert a mark before each statement, including inner blocks, but not before docstrings and what only tells."""
         marked: list[ast.stmt] = []
         for statement in body:
+            if _only_tells(statement):
+                marked.append(statement)
+                continue
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
                 marked.append(ast.Expr(self._call()))
             for block in _blocks(statement):
@@ -106,6 +111,12 @@ class _Marks:
         statements[self._patch_id] += 1
         arguments: list[ast.expr] = [ast.Constant(self._patch_id), ast.Constant(number)]
         return ast.Call(ast.Name(_MARK, ast.Load()), arguments, [])
+
+
+def _only_tells(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.If):
+        return not statement.orelse and all(map(_only_tells, statement.body))
+    return tells(statement) or getattr(statement, "module", "") == "dsfix.process.effects"
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
