@@ -200,7 +200,8 @@ separate_buckets_all_reduced zero.use_multi_rank_bucket_allreduce [0.12.6]: zero
 empty_reductions zero.reduce_bucket_size [0.14.4]: zero.stage=2 zero.reduce_scatter=false zero.reduce_bucket_size=5e6
   - [0.14.5] | [0.14.4] zero.stage=2 zero.reduce_bucket_size=5e6
 muon_in_zero3 gradient_accumulation_steps [0.19.7]: muon zero.stage=3 gradient_accumulation_steps=4 gradient_clipping=0
-  - [] | [0.19.7] muon zero.stage=3 gradient_clipping=0 | [0.19.7] … zero.stage=2 | [0.19.7] … optimizer.type=AdamW optimizer.params.lr=1e-4
+  - [] | [0.19.7] muon zero.stage=3 gradient_clipping=0 | [0.19.7] … zero.stage=2
+    | [0.19.7] … optimizer.type=AdamW optimizer.params.lr=1e-4
 muon_in_zero3 gradient_clipping [0.19.7]: muon zero.stage=3
   - [] | [0.19.7] … gradient_clipping=0 | [0.19.7] … zero.stage=2
 muon_in_zero3 optimizer.type [0.19.6]: muon zero.stage=3 gradient_clipping=0
