@@ -77,7 +77,6 @@ PATCH = Patch(
         Source(_CONFIGURE, "all_params.extend(item['params'])"),
         Source(_CONFIGURE, "self._muon_param_groups(model_parameters, optimizer_parameters)"),
     ),
-    continued_by="muon_param_groups",
     config=lambda job: job.optimizer == "muon",
 )
 
