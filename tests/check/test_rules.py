@@ -180,9 +180,12 @@ quantized_gradients_of_odd_sizes zero.zero_quantized_gradients [0.13.1]: zero.st
   - [0.13.2] | [0.13.1] zero.stage=3
 immediate_grad_update bf16.immediate_grad_update [0.14.1]: bf16.enabled=true bf16.immediate_grad_update=true
   - [0.14.2] | [0.14.1] … zero.stage=2
-muon_in_zero3 gradient_accumulation_steps [0.19.7]: muon zero.stage=3 gradient_accumulation_steps=4
-  - [] | [0.19.7] muon zero.stage=3 | [0.19.7] … zero.stage=2 | [0.19.7] … optimizer.type=AdamW optimizer.params.lr=1e-4
-muon_in_zero3 optimizer.type [0.19.6]: muon zero.stage=3
+muon_in_zero3 gradient_accumulation_steps [0.19.7]: muon zero.stage=3 gradient_accumulation_steps=4 gradient_clipping=0
+  - [] | [0.19.7] muon zero.stage=3 gradient_clipping=0 | [0.19.7] … zero.stage=2
+    | [0.19.7] … optimizer.type=AdamW optimizer.params.lr=1e-4
+muon_in_zero3 gradient_clipping [0.19.7]: muon zero.stage=3
+  - [] | [0.19.7] … gradient_clipping=0 | [0.19.7] … zero.stage=2
+muon_in_zero3 optimizer.type [0.19.6]: muon zero.stage=3 gradient_clipping=0
   - [0.19.7] | [0.18.8] | [0.19.6] … zero.stage=2
 hpz_quantized_frozen_weights zero.zero_quantized_nontrainable_weights: zero.stage=3 zero.zero_hpz_partition_size=8
     zero.zero_quantized_nontrainable_weights=true
