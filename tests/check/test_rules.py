@@ -612,7 +612,7 @@ BEYOND = [  # release, config, bugs, other bugs
     ("0.18.9", "zero.stage=3", "dict_output_double_scaling half_rotary_frequencies", "warmup_group_rates"),
     ("0.18.9", "zero.stage=3 scheduler.type=WarmupLR scheduler.params={}", "warmup_group_rates", ""),
     ("0.18.9", "zero.stage=2 bf16.enabled=false", "empty_group_scheduler", "half_rotary_frequencies"),
-    ("0.19.8", "zero.stage=2", "dict_output_double_scaling_direct", "zero12_several_backwards_drop"),
+    ("0.19.8", "zero.stage=2", "dict_output_double_scaling_direct zero12_several_backwards_drop", "warmup_group_rates"),
     ("0.18.2", "zero.stage=2", "", "dict_output_double_scaling"),
 ]
 
