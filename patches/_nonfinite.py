@@ -38,7 +38,7 @@ def reported_norm(lab: Lab, stage: int) -> str:
     engine.step()
 
     norm = float(engine.get_global_grad_norm())
-    if abs(norm - (finite**2 + 1) ** 0.5) < 1e-3 * norm:
+    if norm != norm or abs(norm - (finite**2 + 1) ** 0.5) < 1e-3 * norm:
         raise BugPresent(f"ZeRO-{stage}: a gradient is inf, and the reported norm is {norm:.4g}")
     assert norm == float("inf"), f"ZeRO-{stage}: a gradient is inf, and the reported norm is {norm}"
     parameters = lab.parameters(engine)

@@ -1,7 +1,8 @@
-"""ZeRO-3: the gradient norm is finite although a gradient is inf or nan, and is clipped by.
+"""ZeRO-3: the gradient norm is not inf although a gradient is, and is clipped by.
 
 Why: as in ZeRO-1 and ZeRO-2 (zero12_norm_of_nonfinite_group): -1, the norm of a parameter group with a gradient that is
-    inf or nan, counts as 1 beside the other groups' norms. fp16 finds inf and nan earlier.
+    inf or nan, counts as 1 beside the other groups' norms; from 0.13.0 to 0.16.5 it is nan, and clipping makes all
+    weights nan. fp16 finds inf and nan earlier.
 How: the norm of such a group is inf, and so is that of all, as in 0.19.8. The step is made, as without the patch; with
     `bf16.check_grad_overflow`, zero3_bf16_nonfinite_step skips it. SuperOffload and ZenFlow are not covered.
 Changes: with clipping, the other groups' gradients become 0 in such a step, as by PyTorch's `clip_grad_norm_`; the
@@ -36,7 +37,7 @@ def total(norms: Sequence[Any], combined: Any) -> Any:
 
 
 PATCH = Patch(
-    title="ZeRO-3: with an inf or nan gradient the reported norm is finite, and clipping divides by it",
+    title="ZeRO-3: with an inf gradient the reported norm is finite or nan, and clipping divides by it",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
@@ -48,7 +49,9 @@ PATCH = Patch(
             effect=RAN,
         ),
     ),
-    upstream={},
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7171": "related: -1 instead of nan since 0.16.6",
+    },
     fixed_in="0.19.8",
     fixed=(Source(_STEP, "scaled_global_grad_norm = combine_grad_norm_groups(norm_groups)"),),
 )
