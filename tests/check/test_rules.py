@@ -486,6 +486,31 @@ def test_what_every_job_in_fp16_has_is_no_note():
     assert "bug_fp16_scale_growth_step" in ids("fp16.enabled=true zero.stage=2", NEWEST)
 
 
+BEYOND = [  # release, config, bugs, other bugs
+    ("0.18.9", "zero.stage=2", "dict_output_double_scaling cpu_zero12_split_view", "zero3_checkpoint_recompute"),
+    ("0.18.9", "zero.stage=3", "zero3_checkpoint_recompute zero3_gather_waits_for_last", "cpu_zero12_split_view"),
+    ("0.18.9", "zero.stage=3", "dict_output_double_scaling half_rotary_frequencies", "warmup_group_rates"),
+    ("0.18.9", "zero.stage=3 scheduler.type=WarmupLR scheduler.params={}", "warmup_group_rates", ""),
+    ("0.18.9", "zero.stage=2 bf16.enabled=false", "empty_group_scheduler", "half_rotary_frequencies"),
+    ("0.19.8", "zero.stage=2", "dict_output_double_scaling_direct zero12_several_backwards_drop", "warmup_group_rates"),
+    ("0.18.2", "zero.stage=2", "", "dict_output_double_scaling"),
+]
+
+
+@pytest.mark.parametrize(("release", "config", "bugs", "others"), BEYOND)
+def test_bugs_that_the_config_cannot_show_are_one_note(release, config, bugs, others):
+    config = f"gradient_clipping=auto bf16.enabled=auto {config}"
+    [note] = [each for each in found(config, release) if each.rule == "bugs_beyond_the_config"]
+    named = set(re.findall(r"\w+", note.what))
+    assert named >= set(bugs.split())
+    assert not named & set(others.split())
+
+
+def test_bugs_that_the_config_cannot_show_are_told_where_accelerate_or_transformers_reads_it():
+    assert "bugs_beyond_the_config" not in ids("zero.stage=2", "0.18.9")
+    assert "bugs_beyond_the_config" not in ids("zero.stage=2 gradient_clipping=auto", "0.18.9", {"plain": True})
+
+
 LARGE = "bug_zero12_overlap_large_gradient_freed"
 UNWAITED = "bug_zero3_weights_gathered_before_step"
 
