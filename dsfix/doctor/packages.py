@@ -14,6 +14,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from .. import versions
 from ..engine.source import text_of
 from ..versions import module_file
@@ -27,6 +29,25 @@ SHOWN = (
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _OP = re.compile(r"^(\w+)[ .]+\[(YES|NO)\][ .]+\[(OKAY|NO)\]\s*$", re.M)
+TESTED_TORCH = {
+    "0.12.0": ("1.12", "2.1"),
+    "0.13.2": ("2.2",),
+    "0.14.2": ("2.2", "2.3"),
+    "0.14.3": ("2.3",),
+    "0.14.5": ("2.4",),
+    "0.15.3": ("2.5",),
+    "0.16.4": ("2.6",),
+    "0.16.8": ("2.6", "2.7"),
+    "0.18.5": ("2.7", "2.9"),
+    "0.19.1": ("2.7", "2.10"),
+    "0.19.6": (),
+}
+"""The torch that DeepSpeed's unit tests ran with upstream, from the release named to the next; (): not known.
+
+From the workflows that run all of `tests/unit` on each change, as of each release's tag: nv-torch-latest-v100,
+nv-torch-latest-cpu, cpu-torch-latest, modal-torch-latest (`ci/torch_latest.py`) and aws-torch-latest. The version is
+their `--torch_ver`, which the tests compare with the installed torch.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,11 +103,15 @@ class DeepSpeed:
 
 @dataclass(frozen=True)
 class Packages:
-    """The installed packages. `versions`: None if a distribution is not installed, "" if it has no metadata."""
+    """The installed packages. `versions`: None if a distribution is not installed, "" if it has no metadata.
+
+    `tested_torch`: what the installed DeepSpeed was tested with upstream, by minor version; () if not known.
+    """
 
     versions: Mapping[str, str | None]
     torch: Torch
     deepspeed: DeepSpeed
+    tested_torch: tuple[str, ...] = ()
     torch_probe: Probe = Probe()
     deepspeed_probe: Probe = Probe()
     dsfix_probe: Probe | None = None
@@ -104,7 +129,20 @@ def collect() -> Packages:
         versions={name: versions.installed(name) for name in SHOWN},
         torch=torch_files(module_file("torch")),
         deepspeed=deepspeed_files(module_file("deepspeed")),
+        tested_torch=tested_torch(versions.installed("deepspeed") or ""),
     )
+
+
+def tested_torch(deepspeed: str) -> tuple[str, ...]:
+    """Looks a release up in TESTED_TORCH; () for a development build."""
+    try:
+        version = Version(deepspeed)
+    except InvalidVersion:
+        return ()
+    if version.local or version.is_prerelease:
+        return ()
+    rows = [torch for release, torch in TESTED_TORCH.items() if Version(release) <= version]
+    return rows[-1] if rows else ()
 
 
 def torch_files(file: str | None) -> Torch:

@@ -53,6 +53,12 @@ def torch_cpp_extension() -> dict[str, Any]:
     return {"cuda_home": cpp_extension.CUDA_HOME}
 
 
+def torch_collect_env() -> dict[str, Any]:
+    from torch.utils import collect_env
+
+    return dict(collect_env.get_env_info()._asdict())  # type: ignore[no-untyped-call]
+
+
 def deepspeed_import() -> dict[str, Any]:
     if sys.argv[1] == "dsfix":
         importlib.import_module("dsfix")
@@ -74,6 +80,7 @@ PARTS = {
         "import": torch_import,
         "cuda": torch_cuda,
         "cpp_extension": torch_cpp_extension,
+        "collect_env": torch_collect_env,
     },
     "deepspeed": _DEEPSPEED,
     "dsfix": _DEEPSPEED,

@@ -60,7 +60,7 @@ gpu_memory_taken | GPU 1 has 70.0 of 79.6 GiB in use | gpu.gpus.1.used=71680
   | gpu.gpus.1.used=71680 env.CUDA_VISIBLE_DEVICES="0"
 cpp_extension_broken | No module named 'setuptools'
   | probe.errors={"cpp_extension":"ModuleNotFoundError: No module named 'setuptools'"}
-  | probe.errors={"cuda":"OSError: no pip"}
+  | probe.errors={"collect_env":"OSError: no pip"}
 ninja_missing | ninja 1.13.0 is installed, but its directory is not on PATH | tools.ninja="" | versions.ninja=null
 compiler_missing | SIGSEGV | tools.compiler_version="" tools.complaints=["/usr/bin/c++: c++ was killed by SIGSEGV"]
   | tools.complaints=["/usr/bin/ninja: status 245"]
@@ -125,7 +125,7 @@ CASES = {  # rule: (changes with a finding, near miss, text in the finding)
     ),
     "cuda_does_not_start": (
         {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "cuda")},
-        {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "cpp_extension")},
+        {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "collect_env")},
         "is_available() does not return: python did not finish within 60 s",
     ),
     "torch_import_fails": (

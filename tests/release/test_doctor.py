@@ -48,13 +48,14 @@ def test_facts_from_files(found, release):
     assert packages["versions"]["deepspeed"] == str(release)
     assert packages["deepspeed"]["prebuilt"] == []
     assert packages["deepspeed"]["cuda_alike"]["11"][-1] == "11.8"
+    assert ("cpu" in packages["deepspeed"]["accelerators"]) is (release >= Version("0.12.4"))
 
 
 def test_facts_from_torch(found):
     packages = found["environment"]["packages"]
     assert packages["torch_probe"]["stopped"] == ""
     assert packages["torch_probe"]["errors"] == {}
-    told = packages["torch_probe"]["facts"]["import"]["version"]  # the index's metadata has no "+cu130"
+    told = packages["torch_probe"]["facts"]["collect_env"]["torch_version"]  # the index's metadata has no "+cu130"
     assert told.partition("+")[0] == packages["versions"]["torch"].partition("+")[0]
 
 

@@ -68,6 +68,9 @@ def page(facts: EnvironmentFacts) -> Iterator[tuple[str, str]]:
     )
     yield "disk", "; ".join(f"{name}: {_disk(disk)}" for name, disk in facts.disks.items())
     yield "deepspeed", _deepspeed(facts)
+    if packages.tested_torch:
+        tested = f"{facts.versions['deepspeed']} was tested upstream with torch {' and '.join(packages.tested_torch)}"
+        yield "tested", f"deepspeed {tested}; installed is {facts.versions.get('torch') or 'unknown'}"
     ops = packages.ops
     if ops:
         yield (
@@ -107,6 +110,7 @@ def _torch(facts: EnvironmentFacts) -> str:
         version or "unknown version",
         f"built for CUDA {torch.cuda}" if torch.cuda else f"built for ROCm {torch.hip}" if torch.hip else "CPU only",
         f"{_gpus(devices)} visible" if devices is not None and (torch.cuda or torch.hip) else "",
+        f"cuDNN {probe.fact('collect_env', 'cudnn_version')}" if probe.fact("collect_env", "cudnn_version") else "",
         "cannot be imported" if probe.failed else "",
     )
 
