@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import functools
 import os
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ from packaging.version import InvalidVersion, Version
 
 from .. import survey, versions
 from ..catalogue import registry
+from ..doctor.memory import physical
+from ..doctor.platform import wsl
 from ..job import AUTO
 from ..outcome import Outcome
 from ..rules import Finding, findings, fits, load
@@ -120,6 +123,8 @@ def check(
         arguments=given or {},
         accelerate=from_accelerate,
         in_job=in_job,
+        pinned_limited=_is_wsl(),
+        memory=_memory(),
     )
     if from_accelerate is not None and from_accelerate.named is not None:
         assumed.append(f"{from_accelerate.file} in place of {from_accelerate.named}, which does not exist here")
@@ -222,3 +227,13 @@ def _package() -> Path:
 
 def _versions(release: str) -> dict[str, str | None]:
     return {"deepspeed": release, **{name: versions.installed(name) for name in _DISTRIBUTIONS}}
+
+
+def _is_wsl() -> bool:
+    return wsl(platform.uname().release) > 0
+
+
+def _memory() -> float | None:
+    """Returns the machine's memory in GB, None if unknown."""
+    total = physical()
+    return None if total is None else total / 1e9

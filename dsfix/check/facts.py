@@ -36,7 +36,8 @@ class Facts:
 
     plain: "auto" is not filled in before DeepSpeed reads the config. versions: distribution -> version, as for
     rules.fits. world_size: number of processes of the job, None if unknown. in_job: whether the check runs at
-    deepspeed.initialize, whose arguments are known.
+    deepspeed.initialize, whose arguments are known. pinned_limited: whether this is WSL. memory: RAM of this machine
+    in GB, None if unknown.
     """
 
     reading: Reading
@@ -47,6 +48,8 @@ class Facts:
     arguments: Mapping[str, Value] = field(default_factory=dict)
     accelerate: Accelerate | None = None
     in_job: bool = False
+    pinned_limited: bool = False
+    memory: float | None = None
 
     @functools.cached_property
     def tried(self) -> set[Path]:
@@ -161,6 +164,11 @@ class Facts:
         if "optimizer" in self.arguments:
             return False
         return self.in_job or self.filled_in
+
+    @property
+    def pinned(self) -> bool:
+        """This release's default of pin_memory."""
+        return self.release >= Version("0.19.5")
 
     @property
     def data_parallel(self) -> int | None:

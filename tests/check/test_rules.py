@@ -180,6 +180,11 @@ quantized_gradients_of_odd_sizes zero.zero_quantized_gradients [0.13.1]: zero.st
   - [0.13.2] | [0.13.1] zero.stage=3
 immediate_grad_update bf16.immediate_grad_update [0.14.1]: bf16.enabled=true bf16.immediate_grad_update=true
   - [0.14.2] | [0.14.1] … zero.stage=2
+separate_buckets_all_reduced zero.use_multi_rank_bucket_allreduce [0.12.6]: zero.stage=2
+    zero.use_multi_rank_bucket_allreduce=false
+  - [0.13.0] | [0.12.6] … zero.use_multi_rank_bucket_allreduce=true
+empty_reductions zero.reduce_bucket_size [0.14.4]: zero.stage=2 zero.reduce_scatter=false zero.reduce_bucket_size=5e6
+  - [0.14.5] | [0.14.4] zero.stage=2 zero.reduce_bucket_size=5e6
 muon_in_zero3 gradient_accumulation_steps [0.19.7]: muon zero.stage=3 gradient_accumulation_steps=4 gradient_clipping=0
   - [] | [0.19.7] muon zero.stage=3 gradient_clipping=0 | [0.19.7] … zero.stage=2
     | [0.19.7] … optimizer.type=AdamW optimizer.params.lr=1e-4
@@ -192,6 +197,9 @@ hpz_quantized_frozen_weights zero.zero_quantized_nontrainable_weights: zero.stag
   - … zero.zero_hpz_partition_size=1 | zero.stage=3 zero.zero_hpz_partition_size=8 | … zero.stage=2
 memory_efficient_linear_ignored zero.memory_efficient_linear [0.19.3]: zero.stage=3 zero.memory_efficient_linear=true
   - [0.19.4] | [0.19.3] zero.stage=3 | [0.19.3] … zero.stage=2
+joined_modules_released_singly zero.stage3_module_granularity_threshold [0.19.6]: zero.stage=3
+    zero.stage3_module_granularity_threshold=4096
+  - [0.16.2] | [0.19.7] | [0.19.6] … zero.stage3_module_granularity_threshold=0
 single_rank_group zero.stage [0.19.3 world_size=1 launched=4]: zero.stage=3
   - [0.19.4 world_size=1 launched=4] | [0.19.3 world_size=4 launched=4] | [0.19.3 world_size=1 launched=1]
   - [0.19.3 launched=4] | [0.19.3 world_size=1 launched=4] zero.stage=2
@@ -239,6 +247,8 @@ offload_without_zero zero.offload_optimizer: zero.stage=0 offload
   - … zero.stage=1
 no_nvme_path zero.offload_param.nvme_path: zero.stage=3 zero.offload_param.device=nvme
   - … zero.offload_param.nvme_path=/nvme | … zero.offload_param.device=cpu
+offload_memory zero.offload_optimizer [parameters=90000000000000.0]: zero.stage=3 offload
+  - [parameters=1000000.0] | [parameters=90000000000000.0] zero.stage=3 | [parameters=90000000000000.0 lora=peft]
 weights_not_gathered zero.stage3_gather_16bit_weights_on_model_save [save_16bit=true]: zero.stage=3
   - [save_16bit=true] … zero.stage3_gather_16bit_weights_on_model_save=true | [save_16bit=true] zero.stage=2 | []
 # optimizers and schedulers
@@ -307,6 +317,7 @@ ELSEWHERE = {  # rule -> its test in this directory
     "accelerate_not_deepspeed": "test_check_files",
     "accelerate_processes": "test_check_files",
     "accelerate_zero3": "test_check_files",
+    "pinned_memory_limited": "test_pinned_memory_on_wsl2",
 }
 
 
@@ -402,6 +413,15 @@ def test_values_that_autotuning_tries_have_no_finding():
         for plain in (False, True):
             found_ids = ids(f"{config} zero.overlap_comm=[true,false]", release, {"plain": plain})
             assert found_ids == ["gradient_clipping_default"]
+
+
+def test_pinned_memory_on_wsl2(monkeypatch):
+    config = "zero.stage=2 offload zero.offload_optimizer.pin_memory=true"
+    assert "pinned_memory_limited" not in ids(config)
+    monkeypatch.setattr(checking, "_is_wsl", lambda: True)
+    assert "pinned_memory_limited" in ids(config)
+    assert "pinned_memory_limited" in ids("zero.stage=2 offload")
+    assert "pinned_memory_limited" not in ids("zero.stage=2 offload", "0.19.4")
 
 
 # patch, release: config that triggers the bug, and one that does not

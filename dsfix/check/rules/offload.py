@@ -8,6 +8,8 @@ from ...rules import Found, Level, Rule
 from ..facts import Facts
 
 _PARTS = ("offload_optimizer", "offload_param")
+_STATES = 16  # bytes per parameter with offload_optimizer: fp32 weight, gradient and two moments
+_WEIGHTS = 2  # bytes per parameter that offload_param adds
 
 
 def _no_path(facts: Facts) -> Iterator[Found]:
@@ -15,6 +17,30 @@ def _no_path(facts: Facts) -> Iterator[Found]:
         path = facts.get("zero_optimization", part, "nvme_path")
         if facts.stage == 3 and facts.device(part) == "nvme" and path in (None, "none"):
             yield Found(f"zero_optimization.{part}.nvme_path", "not set, but the device is nvme")
+
+
+def _pinned(facts: Facts) -> list[str]:
+    """Returns the parts that are offloaded to pinned memory."""
+    parts = [part for part in _PARTS if facts.stage and facts.device(part) in ("cpu", "nvme")]
+    return [part for part in parts if facts.get("zero_optimization", part, "pin_memory", default=facts.pinned) is True]
+
+
+def _pinned_limited(facts: Facts) -> Iterator[Found]:
+    for part in _pinned(facts) if facts.pinned_limited else ():
+        yield Found(f"zero_optimization.{part}.pin_memory", "this machine runs WSL 2, which limits pinned memory")
+
+
+def _memory(facts: Facts) -> Iterator[Found]:
+    parameters = facts.number("parameters")
+    if parameters is None or facts.memory is None or not facts.stage:
+        return
+    states = 0 if "lora" in facts.arguments else _STATES
+    bytes_per_parameter = {"offload_optimizer": states, "offload_param": _WEIGHTS}
+    parts = [part for part in _PARTS if facts.device(part) == "cpu"]
+    need = sum(bytes_per_parameter[part] for part in parts) * parameters / 1e9
+    if need > facts.memory:
+        what = f"offloads about {need:.0f} GB, but this machine has {facts.memory:.0f} GB of memory"
+        yield Found(f"zero_optimization.{parts[0]}", what)
 
 
 def _not_gathered(facts: Facts) -> Iterator[Found]:
@@ -32,6 +58,20 @@ RULES = (
         find=_no_path,
         remedy="set nvme_path to a directory on a local NVMe disk",
         evidence=("run: 0.14.2 to 0.19.8: AssertionError for offload_param",),
+    ),
+    Rule(
+        id="pinned_memory_limited",
+        level=Level.WARNING,
+        find=_pinned_limited,
+        remedy='set "pin_memory": false',
+        evidence=("https://docs.nvidia.com/cuda/wsl-user-guide: pinned system memory is limited",),
+    ),
+    Rule(
+        id="offload_memory",
+        level=Level.WARNING,
+        find=_memory,
+        remedy="use more machines, offload less, or offload to nvme",
+        evidence=("deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs",),
     ),
     Rule(
         id="weights_not_gathered",

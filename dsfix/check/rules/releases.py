@@ -94,6 +94,19 @@ def _immediate_update(facts: Facts) -> Iterator[Found]:
             yield Found(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
 
 
+def _separate_buckets(facts: Facts) -> Iterator[Found]:
+    if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
+        what = "gradients are all-reduced all the same, each rank's part separately"
+        yield Found("zero_optimization.use_multi_rank_bucket_allreduce", what)
+
+
+def _empty_reductions(facts: Facts) -> Iterator[Found]:
+    zero = facts.block("zero_optimization")
+    if facts.stage == 2 and zero.get("reduce_scatter") is False and is_number(zero.get("reduce_bucket_size")):
+        what = "each parameter larger than the bucket costs an all-reduce of nothing"
+        yield Found("zero_optimization.reduce_bucket_size", what)
+
+
 def _muon(facts: Facts) -> Iterator[Found]:
     if facts.optimizer != "muon" or facts.stage != 3 or "optimizer" in facts.arguments:
         return
@@ -120,6 +133,14 @@ def _linear_ignored(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
         what = "has no effect on a model that is made outside zero.Init: gathered weights stay until the backward pass"
         yield Found("zero_optimization.memory_efficient_linear", what)
+
+
+def _leaf_modules_slow(facts: Facts) -> Iterator[Found]:
+    name = "stage3_module_granularity_threshold"
+    value = facts.get("zero_optimization", name)
+    if facts.stage == 3 and is_number(value) and value > 0:
+        what = "parameters of the modules that it joins are still released one by one: less is gained"
+        yield Found(f"zero_optimization.{name}", what)
 
 
 def _not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
@@ -308,6 +329,22 @@ RULES = (
         evidence=(f"{_LINK}pull/5328", f"{_LINK}pull/5434"),
     ),
     Rule(
+        id="separate_buckets_all_reduced",
+        level=Level.NOTE,
+        affects={"deepspeed": ">=0.12.4,<0.13.0"},
+        find=_separate_buckets,
+        remedy="remove the key, or upgrade to DeepSpeed 0.13.0 or later",
+        evidence=(f"{_LINK}pull/4946",),
+    ),
+    Rule(
+        id="empty_reductions",
+        level=Level.NOTE,
+        affects={"deepspeed": "<0.14.5"},
+        find=_empty_reductions,
+        remedy="set a bucket larger than the largest parameter, or upgrade to DeepSpeed 0.14.5 or later",
+        evidence=(f"{_LINK}pull/5868",),
+    ),
+    Rule(
         id="muon_in_zero3",
         level=Level.WARNING,
         affects={"deepspeed": ">=0.18.9,<0.19.8"},
@@ -331,6 +368,14 @@ RULES = (
         find=_linear_ignored,
         remedy="make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
         evidence=(f"{_LINK}pull/8189", "run: 0.19.3, 0.19.4"),
+    ),
+    Rule(
+        id="joined_modules_released_singly",
+        level=Level.NOTE,
+        affects={"deepspeed": ">=0.16.3,<0.19.7"},
+        find=_leaf_modules_slow,
+        remedy="upgrade to DeepSpeed 0.19.7 or later",
+        evidence=(f"{_LINK}pull/6694", "the source of 0.16.3 and 0.19.6: partition passes free_data=True on"),
     ),
     Rule(
         id="gradients_not_reduced_on_cpu",
