@@ -17,9 +17,12 @@ NAMED = {
     "sgd": "optimizer.type=SGD optimizer.params.lr=0.1",
     "offload": "zero.offload_optimizer.device=cpu",
     "nvme": "zero.offload_optimizer.device=nvme zero.offload_optimizer.nvme_path=/nvme",
+    "kernels": "replace_with_kernel_inject=true",
+    "inference": "dtype=fp16 replace_with_kernel_inject=true tensor_parallel.tp_size=2",
     "curriculum": "data_efficiency.enabled=true data_efficiency.data_sampling.enabled=true "
     "data_efficiency.data_sampling.curriculum_learning.enabled=true "
     "data_efficiency.data_sampling.curriculum_learning.curriculum_metrics={}",
+    "template": 'train_batch_size=${BATCH} zero.stage=ZERO_STAGE fp16.enabled="{{ h }}"',
     "cosine": "scheduler.type=WarmupCosineLR scheduler.params.total_num_steps=100",
     "one_cycle": "scheduler.type=OneCycle scheduler.params.cycle_min_lr=0.01 scheduler.params.cycle_max_lr=0.1",
 }

@@ -67,6 +67,7 @@ KNOWN: dict[str, tuple[Callable[[str], Value], str]] = {
     "fp16": (_flag, _TRAINING),
     "gradient_checkpointing": (_flag, _TRAINING),
     "use_reentrant": (_flag, "as in gradient_checkpointing_kwargs"),
+    "device_map": (str, "as in from_pretrained, e.g. auto"),
     "lora": (_lora, "peft: a PeftModel; own: adapters implemented by the script"),
     "moe": (_flag, "whether the model has mixture-of-experts layers"),
     "optimizer": (str, "class of the optimizer that the script passes to deepspeed.initialize"),

@@ -24,10 +24,16 @@ from ..outcome import Outcome
 from ..rules import Finding, findings, fits, load
 from ..settings import Settings
 from . import accelerate, arguments, extract, keys
-from .facts import Facts, name_of
+from .facts import Facts, is_inference, name_of
 from .reading import Reading, Unreadable, from_text, read
+from .rules.placeholders import FOR_PLACEHOLDERS
 
 Config = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
+# the rules that hold for a config of deepspeed.init_inference, of which only the keys are known
+FOR_INFERENCE = (
+    *("duplicate_key", "rejected_key", "string_for_a_number", "fractional_integer", "not_finite"),
+    *("template", "placeholder_in_text", "shards_not_kept_on_host", "autotp_of_meta_model", "experts_taken_for_ranks"),
+)
 _DISTRIBUTIONS = ("torch", "transformers", "accelerate")
 
 
@@ -111,6 +117,9 @@ def check(
     content = {key: value for key, value in reading.content.items() if key not in overridden}
     reading = dataclasses.replace(reading, content=content)
     known, release, assumed, installed = _target(deepspeed)
+    inference = not plain and not in_job and from_accelerate is None and is_inference(content, known)
+    if inference:
+        known = dataclasses.replace(known, keys=known.inference)
     _require_deepspeed_key(reading, known)
     if from_accelerate is not None:
         world_size = world_size or from_accelerate.world_size
@@ -125,15 +134,23 @@ def check(
         in_job=in_job,
         pinned_limited=_is_wsl(),
         memory=_memory(),
+        inference=inference,
     )
     if from_accelerate is not None and from_accelerate.named is not None:
         assumed.append(f"{from_accelerate.file} in place of {from_accelerate.named}, which does not exist here")
-    if not plain and facts.has_auto:
+    if inference:
+        assumed.append("a config of deepspeed.init_inference, of which the keys are checked (use --plain if not)")
+    elif not plain and facts.has_auto:
         assumed.append('transformers or accelerate fills in "auto" (use --plain if not)')
     if world_size is None and facts.get("train_batch_size") not in (None, AUTO):
         assumed.append("any number of processes (set it with --world-size)")
-    tried = set(map(name_of, facts.tried))
-    found = [each for each in findings(load(f"{__package__}.rules"), facts, facts.versions) if each.where not in tried]
+    rules = [rule for rule in load(f"{__package__}.rules") if rule.id in FOR_INFERENCE or not inference]
+    unfilled = set(map(name_of, facts.unfilled))
+    found = [
+        finding
+        for finding in findings(rules, facts, facts.versions)
+        if finding.where not in unfilled or finding.rule in FOR_PLACEHOLDERS
+    ]
     return Checked(found, release, assumed, installed, facts)
 
 

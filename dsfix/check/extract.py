@@ -2,7 +2,8 @@
 
 The config dictionary is followed from `DeepSpeedConfig.__init__` and `deepspeed.initialize` through calls, assignments
 and `param_dict[KEY]`, `.get(KEY)`, `KEY in …`; if part of it is unpacked into a pydantic model, the model's fields are
-the keys. The block `pipeline` is copied key by key: its keys are those that PipelineEngine looks up in the copy.
+the keys. The block `pipeline` is copied key by key: its keys are those that PipelineEngine looks up in the copy. The
+config of `deepspeed.init_inference` is a pydantic model.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def known(package: Path) -> Known:
     if lost:
         raise UnreadableSource(f"{package} lacks {', '.join(lost)}")
     _pipeline(source, reader.root)
-    return Known(reader.root, optimizers, tuple(source.strings(schedules, "VALID_LR_SCHEDULES")))
+    return Known(reader.root, optimizers, tuple(source.strings(schedules, "VALID_LR_SCHEDULES")), _inference(source))
 
 
 def _pipeline(source: _Source, root: Key) -> None:
@@ -72,6 +73,16 @@ def _pipeline(source: _Source, root: Key) -> None:
             held, key = node.func.value, node.args[0] if node.args else None
         if held is not None and _dotted(held).endswith("_config.pipeline") and isinstance(key, ast.Constant):
             root.at("pipeline", str(key.value))
+
+
+def _inference(source: _Source) -> Key:
+    """Returns the keys of the config of `deepspeed.init_inference`."""
+    reader = _Reader(source)
+    module = source.module("inference.config")
+    model = module.names.get("DeepSpeedInferenceConfig") if module is not None else None
+    if module is not None and isinstance(model, ast.ClassDef):
+        reader.model(module, model, ())
+    return reader.root
 
 
 @dataclass

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from ..job import AUTO, Job, value_at
-from . import keys
+from . import keys, placeholders
 from .accelerate import Accelerate
 from .arguments import Value
-from .keys import Key, Known
+from .keys import Known
+from .placeholders import Path
 from .reading import Reading, walk
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-Path = tuple[str, ...]
-
-# keys without a config model that take no list
-_TOP = {
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
-    *("gradient_predivide_factor", "steps_per_print", "prescale_gradients", "wall_clock_breakdown"),
+# keys of deepspeed.init_inference that other programs' files have, too
+_GENERAL = {
+    *("args", "base_dir", "checkpoint", "checkpoint_config", "ckpt_config", "config", "dtype", "max_tokens"),
+    *("min_tokens", "moe", "mpu", "quant", "tm", "zero"),
 }
-_LEAVES = {*((name,) for name in _TOP), *((name, "enabled") for name in ("fp16", "bf16", "bfloat16"))}
+_PARALLEL = (("tensor_parallel",), ("tp",))  # told by what is in it
 _ABOUT_TRAINING = ("optimizer", "scheduler", "gradient_accumulation_steps", "gradient_clipping", "elasticity")
 
 
@@ -37,7 +36,7 @@ class Facts:
     plain: "auto" is not filled in before DeepSpeed reads the config. versions: distribution -> version, as for
     rules.fits. world_size: number of processes of the job, None if unknown. in_job: whether the check runs at
     deepspeed.initialize, whose arguments are known. pinned_limited: whether this is WSL. memory: RAM of this machine
-    in GB, None if unknown.
+    in GB, None if unknown. inference: this is a config of deepspeed.init_inference, and `known` has its keys.
     """
 
     reading: Reading
@@ -50,19 +49,22 @@ class Facts:
     in_job: bool = False
     pinned_limited: bool = False
     memory: float | None = None
+    inference: bool = False
 
     @functools.cached_property
-    def tried(self) -> set[Path]:
-        """The keys with lists of values that DeepSpeed's autotuning tries one by one."""
-        if value_at(self.reading.content, ("autotuning", "enabled")) is not True:
-            return set()
-        lists = [path for path, value in walk(self.reading.content) if isinstance(value, list)]
-        return {path for path in lists if _takes_one(path, self.known.keys)}
+    def placeholders(self) -> dict[Path, str]:
+        """The keys whose values are placeholders, as in a template."""
+        return placeholders.find(self.reading, self.known.keys)
+
+    @functools.cached_property
+    def unfilled(self) -> set[Path]:
+        """The keys whose values a script or DeepSpeed's autotuning is still to fill in, "auto" apart."""
+        return {*self.placeholders, *placeholders.searched(self.reading.content, self.known.keys)}
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The config, with "auto" for what is tried."""
-        return _with_auto(self.reading.content, self.tried)
+        """The config, with "auto" for what is unfilled."""
+        return placeholders.filled(self.reading.content, self.unfilled, AUTO)
 
     @property
     def release(self) -> Version:
@@ -76,7 +78,7 @@ class Facts:
         return Job(
             self._resolved(),
             self.release,
-            plain=self.plain and not self.tried,
+            plain=self.plain and not self.unfilled,
             ranks=self.world_size,
             experts=experts if isinstance(experts, bool) else None,
             frozen=frozen,
@@ -156,7 +158,7 @@ class Facts:
 
     def elsewhere(self, path: Path) -> str | None:
         """Returns the releases that read a key, as text; None if there are none."""
-        return keys.elsewhere(path)
+        return keys.elsewhere((keys.INFERENCE, *path) if self.inference else path)
 
     @property
     def builds_optimizer(self) -> bool:
@@ -185,22 +187,28 @@ class Facts:
         return self.arguments.get("gradient_accumulation_steps", AUTO) if steps == AUTO else steps
 
 
-def _takes_one(path: Path, known: Key) -> bool:
-    """Whether a list is no value of that key."""
-    key = known.find(*path)
-    return path in _LEAVES or path == ("zero_optimization", "stage") or (key is not None and bool(key.kind))
+def is_inference(config: Mapping[str, Any], known: Known) -> bool:
+    """Whether this is a config of deepspeed.init_inference: a telling key that only this reads, none of training's own.
+
+    Keys of any release count, so that a key which the release lacks is reported as such.
+    """
+    names = [name for name in map(str, config) if not name.startswith(placeholders.COMMENTS)]
+    if any(_trains(name, known) and not _infers((name,), known) for name in names):
+        return False
+    telling = (path for path, _ in walk(config) if path[:-1] in _PARALLEL or (path not in _PARALLEL and _tells(path)))
+    return any(_infers(path, known) and not _trains("/".join(path), known) for path in telling)
 
 
-def _with_auto(content: dict[str, Any], paths: Iterable[Path]) -> dict[str, Any]:
-    """Returns a copy of the config with "auto" at these paths."""
-    copy = dict(content)
-    for path in paths:
-        block = copy
-        for name in path[:-1]:
-            block[name] = dict(block[name])
-            block = block[name]
-        block[path[-1]] = AUTO
-    return copy
+def _tells(path: Path) -> bool:
+    return len(path) == 1 and path[0] not in _GENERAL
+
+
+def _infers(path: Path, known: Known) -> bool:
+    return known.inference.find(*path) is not None or keys.elsewhere((keys.INFERENCE, *path)) is not None
+
+
+def _trains(path: str, known: Known) -> bool:
+    return path in keys.table()["keys"] or known.keys.find(*path.split("/")) is not None
 
 
 def name_of(path: Path) -> str:

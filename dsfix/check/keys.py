@@ -14,6 +14,7 @@ from typing import Any
 from packaging.version import Version
 
 TABLE = Path(__file__).with_name("keys.json")
+INFERENCE = "init_inference()"  # above the keys of its config in the table
 _CUTOFF = 0.8  # of difflib: gradient_cliping matches gradient_clipping, comms_config does not match comms_logger
 _WORD = 0.6  # the same, of each word: params matches parameters, min does not match max
 
@@ -58,11 +59,15 @@ class Key:
 
 @dataclass
 class Known:
-    """What a release reads: its config keys, and the names of its own optimizers and schedulers."""
+    """What a release reads: its config keys, and the names of its own optimizers and schedulers.
+
+    inference: the keys of the config of `deepspeed.init_inference`.
+    """
 
     keys: Key = field(default_factory=Key)
     optimizers: tuple[str, ...] = ()
     schedulers: tuple[str, ...] = ()
+    inference: Key = field(default_factory=Key)
 
 
 def nearest(name: str, known: list[str]) -> str | None:
@@ -90,7 +95,7 @@ def _alike(one: str, other: str) -> bool:
 def flatten(known: Known) -> dict[str, str]:
     """Returns one release's part of the table: path -> what is known about the key."""
     flat = {}
-    for path, key in known.keys.walk():
+    for path, key in (*known.keys.walk(), *known.inference.walk(INFERENCE)):
         flat["/".join(path)] = "removed" if key.removed else key.kind or ("closed" if key.closed else "")
     flat.update({f"optimizer/type={name}": "" for name in known.optimizers})
     flat.update({f"scheduler/type={name}": "" for name in known.schedulers})
@@ -119,11 +124,13 @@ def of_release(version: Version) -> Known:
         elif path.startswith("scheduler/type="):
             schedulers.append(path.partition("=")[2])
         else:
-            key = known.keys.at(*path.split("/"))
+            above, _, below = path.partition("/")
+            key = known.inference.at(*below.split("/")) if above == INFERENCE else known.keys.at(*path.split("/"))
             key.removed = what == "removed"
             key.closed = what == "closed"
             key.kind = what if what in ("int", "float", "bool") else ""
     known.optimizers, known.schedulers = tuple(optimizers), tuple(schedulers)
+    known.inference.closed = bool(known.inference.below)
     return known
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def _hjson(path: str, text: str, why: json.JSONDecodeError) -> Reading:
     not_json = f"{path} is not valid JSON: line {why.lineno} column {why.colno}: {why.msg}"
     if len(text) > _MAX_HJSON:
         raise Unreadable(not_json)
-    loads, error_type = _hjson_module(not_json)
+    loads, error_type = _hjson_module(not_json, path, text)
     pairs = _Pairs()
     try:
         content = loads(text, object_pairs_hook=pairs)
@@ -124,17 +125,17 @@ def _hjson(path: str, text: str, why: json.JSONDecodeError) -> Reading:
         raise _too_deep(path) from None
     except error_type as error:
         where = f"line {error.lineno} column {error.colno}: {error.msg}"  # type: ignore[attr-defined]
-        raise Unreadable(f"{path} is neither valid JSON nor hjson: {where}") from None
+        raise _template(path, text) or Unreadable(f"{path} is neither valid JSON nor hjson: {where}") from None
     if not isinstance(content, dict):
-        raise Unreadable(not_json)
+        raise _template(path, text) or Unreadable(not_json)
     return Reading(content, plain_json=False, duplicates=tuple(pairs.duplicates))
 
 
-def _hjson_module(not_json: str) -> tuple[Callable[..., Any], type[Exception]]:
+def _hjson_module(not_json: str, path: str, text: str) -> tuple[Callable[..., Any], type[Exception]]:
     try:
         import hjson  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError:
-        raise Unreadable(
+        raise _template(path, text) or Unreadable(
             f"{not_json}; DeepSpeed reads it with hjson (comments, trailing commas), which is not installed here"
         ) from None
     return hjson.loads, hjson.HjsonDecodeError
@@ -153,7 +154,19 @@ def _yaml(path: str, text: str) -> Reading:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1} column {mark.column + 1}: " if mark is not None else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise Unreadable(f"{path} is not valid YAML: {where}{problem}") from None
+        raise _template(path, text) or Unreadable(f"{path} is not valid YAML: {where}{problem}") from None
+
+
+_IN_TEMPLATE = re.compile(r"\{\{[^{}\n]*\}\}|\{%[^\n]*?%\}|<%[^\n]*?%>")
+
+
+def _template(path: str, text: str) -> Unreadable | None:
+    """Returns what to say of a file that cannot be parsed because it is a template; None if it is none."""
+    found = _IN_TEMPLATE.search(text)
+    if found is None:
+        return None
+    line = text.count("\n", 0, found.start()) + 1
+    return Unreadable(f"{path} is a template, not yet a config: line {line} has the placeholder {found.group()}")
 
 
 def _too_deep(path: str) -> Unreadable:

@@ -1,29 +1,35 @@
-"""The cache of code compiled on the user's machine: torch's extensions (DeepSpeed's ops)."""
+"""The caches of code compiled on the user's machine: torch's extensions (DeepSpeed's ops), and Triton's."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from .. import versions
-from .files import Disk, disk
-from .packages import Torch, home
+from .files import Disk, disk, text
+from .packages import Torch, home, installed_at
+
+_SOURCE = re.compile(r"^build \S+: (?:cuda_)?compile (.+)$", re.M)
 
 
 @dataclass(frozen=True)
 class Build:
     """One op in the cache. Times are seconds since 1970, None if there is no such file.
 
+    `sources`: the source files listed in its build.ninja. `newest_source`: the modification time of the newest of them.
     `locked`: the modification time of the lock file; `holders`: the processes on this machine that have it open.
     """
 
     op: str
     path: str
     built: float | None = None
+    sources: tuple[str, ...] = ()
+    newest_source: float | None = None
     locked: float | None = None
     holders: tuple[int, ...] = ()
 
@@ -40,12 +46,17 @@ class Extensions:
     disk: Disk | None = None
     builds: tuple[Build, ...] = ()
     problem: str = ""
+    triton: Disk | None = None
     now: float = 0.0
+    torch_installed: float | None = None
+    deepspeed_installed: float | None = None
 
 
 def collect(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensions:
     chosen = environment.get("TORCH_EXTENSIONS_DIR")
     directory = Path(chosen) if chosen else default_root(environment, torch)
+    above = home(environment)
+    triton = environment.get("TRITON_CACHE_DIR") or (above / ".triton" if above else None)
     builds: tuple[Build, ...] = ()
     problem = "there is no home directory: set HOME or TORCH_EXTENSIONS_DIR"
     if directory is not None:
@@ -57,7 +68,10 @@ def collect(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensi
         disk=disk(directory, root) if directory else None,
         builds=builds,
         problem=problem,
+        triton=disk(Path(triton), root) if triton else None,
         now=time.time(),
+        torch_installed=installed_at("torch"),
+        deepspeed_installed=installed_at("deepspeed"),
     )
 
 
@@ -104,12 +118,21 @@ def builds_in(directory: Path, root: Path) -> tuple[tuple[Build, ...], str]:
 
 
 def _build(path: Path) -> Build:
-    return Build(path.name, str(path), built=_time(path / f"{path.name}.so"), locked=_time(path / "lock"))
+    sources = tuple(source for line in _SOURCE.findall(text(path / "build.ninja")) for source in line.split())
+    written = [time for time in map(_time, map(Path, sources)) if time is not None]
+    return Build(
+        op=path.name,
+        path=str(path),
+        built=_time(path / f"{path.name}.so"),
+        sources=sources,
+        newest_source=max(written) if written else None,
+        locked=_time(path / "lock"),
+    )
 
 
 def _with_holders(build: Build, held: Mapping[str, tuple[int, ...]]) -> Build:
     holders = held.get(os.path.realpath(os.path.join(build.path, "lock")), ())
-    return replace(build, holders=holders)
+    return Build(build.op, build.path, build.built, build.sources, build.newest_source, build.locked, holders)
 
 
 def _holders(locks: list[Path], root: Path) -> dict[str, tuple[int, ...]]:

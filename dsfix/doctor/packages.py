@@ -10,10 +10,13 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from .. import versions
@@ -23,10 +26,8 @@ from . import probe
 from .files import text
 from .programs import ProgramOutput, ask, first_line
 
-SHOWN = (
-    *("torch", "deepspeed", "transformers", "accelerate", "peft", "trl"),
-    *("numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift"),
-)
+STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
+SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _OP = re.compile(r"^(\w+)[ .]+\[(YES|NO)\][ .]+\[(OKAY|NO)\]\s*$", re.M)
 TESTED_TORCH = {
@@ -87,7 +88,7 @@ class Torch:
 
 @dataclass(frozen=True)
 class DeepSpeed:
-    """From DeepSpeed's files: how it was built, and which versions of CUDA it takes for another.
+    """From DeepSpeed's files: how it was built, and which versions and accelerators it accepts.
 
     `prebuilt`: the ops compiled at installation; `missing`: those of them without a file for this Python.
     `built_with`: versions of torch and CUDA, like "2.3" and "12.1".
@@ -99,6 +100,16 @@ class DeepSpeed:
     built_for: str = ""
     built_with: Mapping[str, str] = field(default_factory=dict)
     cuda_alike: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    accelerators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A declared requirement that is not satisfied; `found` is the installed version, None if not installed."""
+
+    package: str
+    requirement: str
+    found: str | None
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,7 @@ class Packages:
     versions: Mapping[str, str | None]
     torch: Torch
     deepspeed: DeepSpeed
+    unmet: tuple[Unmet, ...] = ()
     tested_torch: tuple[str, ...] = ()
     torch_probe: Probe = Probe()
     deepspeed_probe: Probe = Probe()
@@ -129,6 +141,7 @@ def collect() -> Packages:
         versions={name: versions.installed(name) for name in SHOWN},
         torch=torch_files(module_file("torch")),
         deepspeed=deepspeed_files(module_file("deepspeed")),
+        unmet=unmet(),
         tested_torch=tested_torch(versions.installed("deepspeed") or ""),
     )
 
@@ -166,6 +179,7 @@ def deepspeed_files(file: str | None) -> DeepSpeed:
     ops = tuple(op for op, built in installed.items() if built) if isinstance(installed, dict) else ()
     info = build.get("torch_info")
     alike = _literals(package / "ops/op_builder/builder.py").get("cuda_minor_mismatch_ok")
+    accelerators = _literals(package / "accelerator/real_accelerator.py").get("SUPPORTED_ACCELERATOR_LIST")
     return DeepSpeed(
         file=file,
         prebuilt=ops,
@@ -173,6 +187,7 @@ def deepspeed_files(file: str | None) -> DeepSpeed:
         built_for=str(build.get("accelerator_name") or ""),
         built_with={name: str(value) for name, value in info.items()} if isinstance(info, dict) else {},
         cuda_alike={major: tuple(each) for major, each in alike.items()} if isinstance(alike, dict) else {},
+        accelerators=tuple(accelerators) if isinstance(accelerators, list) else (),
     )
 
 
@@ -195,6 +210,48 @@ def _literals(path: Path) -> dict[str, Any]:
                 if isinstance(target, ast.Name):
                     found[target.id] = ast.literal_eval(node.value)
     return found
+
+
+def unmet() -> tuple[Unmet, ...]:
+    """Returns the unsatisfied requirements of the packages of the stack.
+
+    An optional dependency is compared only if it belongs to the stack and is installed.
+    """
+    found: dict[Unmet, None] = {}
+    for package in STACK:
+        for line in _requires(package):
+            try:
+                requirement = Requirement(line)
+                needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+                compared = needed or (requirement.name in STACK and _is_optional(requirement))
+            except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
+                continue
+            if not compared:
+                continue
+            installed = versions.installed(requirement.name)
+            if (installed is None and needed) or (installed and not _satisfies(requirement, installed)):
+                found[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
+    return tuple(found)
+
+
+def _is_optional(requirement: Requirement) -> bool:
+    marker = requirement.marker
+    extras = re.findall(r"""extra == ["']([^"']+)""", str(marker))
+    return any(marker is not None and marker.evaluate({"extra": extra}) for extra in extras)
+
+
+def _requires(package: str) -> list[str]:
+    try:
+        return metadata.requires(package) or []
+    except Exception:  # not installed, or unreadable metadata
+        return []
+
+
+def _satisfies(requirement: Requirement, version: str) -> bool:
+    try:
+        return requirement.specifier.contains(Version(version).public, prereleases=True)
+    except InvalidVersion:
+        return True  # unknown
 
 
 def run_probe(what: str, seconds: float, environment: Mapping[str, str]) -> Probe:
@@ -235,6 +292,16 @@ def read_report(report: str) -> dict[str, tuple[bool, bool]]:
     """Parses the table of ops in DeepSpeed's report: op -> (installed, compatible)."""
     rows = _OP.findall(_ESCAPES.sub("", report))
     return {op: (built == "YES", can == "OKAY") for op, built, can in rows if op != "deepspeed_not_implemented"}
+
+
+def installed_at(distribution: str) -> float | None:
+    """Returns when a distribution was installed, from the newest file of its metadata; None if unknown."""
+    try:
+        found = metadata.distribution(distribution)
+        directory = getattr(found, "_path", None)
+        return max(each.stat().st_mtime for each in Path(str(directory)).iterdir()) if directory else None
+    except Exception:  # not installed, or unreadable metadata
+        return None
 
 
 def home(environment: Mapping[str, str]) -> Path | None:

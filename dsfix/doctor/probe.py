@@ -50,7 +50,11 @@ def torch_cuda() -> dict[str, Any]:
 def torch_cpp_extension() -> dict[str, Any]:
     from torch.utils import cpp_extension
 
-    return {"cuda_home": cpp_extension.CUDA_HOME}
+    bounds = getattr(cpp_extension, "CUDA_GCC_VERSIONS", {})
+    return {
+        "cuda_home": cpp_extension.CUDA_HOME,
+        "gcc_below": {cuda: ".".join(map(str, below)) for cuda, (_, below) in bounds.items()},
+    }
 
 
 def torch_collect_env() -> dict[str, Any]:

@@ -17,13 +17,15 @@ from .programs import ProgramOutput, ask
 class Toolchain:
     """Versions are "" if the program is missing or reports none; `complaints`: errors of programs that failed.
 
-    `cuda_home` is where torch looks for nvcc.
+    `cuda_home` is where torch looks for nvcc; `nvcc_path` is the nvcc there.
     """
 
     cuda_home: str = ""
+    nvcc_path: str = ""
     nvcc: str = ""
     compiler: str = ""
     compiler_version: str = ""
+    gcc: bool = False
     ninja: str = ""
     python_headers: bool = False
     numactl: str = ""
@@ -49,9 +51,11 @@ def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Toolc
     version = run(compiler_path, "--version") if compiler_path else ProgramOutput()
     return Toolchain(
         cuda_home=home,
+        nvcc_path=nvcc or "",
         nvcc=nvcc_version(run(nvcc, "-V").output) if nvcc else "",
         compiler=compiler_path or "",
         compiler_version=compiler_version(version.output),
+        gcc="Free Software Foundation" in version.output,
         ninja=run(ninja, "--version").output.strip()[:40] if ninja else "",
         python_headers=os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")),
         numactl=shutil.which("numactl", path=path) or "",

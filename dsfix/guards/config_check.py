@@ -53,9 +53,17 @@ def before(call: Call) -> None:
     except ValueError as error:
         _report(call, [str(error)], stop=True)
         return
-    worst = [finding for finding in checked.findings if finding.level is not Level.NOTE]
+    applied = {each.id for each in patch_reports() if each.outcome is Outcome.APPLIED}
+    worst = [
+        finding for finding in checked.findings if finding.level is not Level.NOTE and not _fixed(finding, applied)
+    ]
     if worst:
         _report(call, list(map(_line, worst)), stop=any(finding.level is Level.ERROR for finding in worst))
+
+
+def _fixed(finding: Finding, applied: set[str]) -> bool:
+    """Whether a warning is moot, because the patch for it is applied in this process."""
+    return finding.level is Level.WARNING and bool(applied.intersection(finding.patches))
 
 
 def _line(finding: Finding) -> str:
@@ -80,6 +88,8 @@ def _given(call: Call) -> dict[str, Value]:
         given["scheduler"] = type(scheduler).__name__
     if hasattr(call.model, "peft_config"):
         given["lora"] = "peft"
+    if getattr(call.model, "is_gradient_checkpointing", False) is True:
+        given["gradient_checkpointing"] = True
     given.update(_of_the_job(call))
     return given
 

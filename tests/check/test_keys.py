@@ -126,6 +126,15 @@ FILES = {
         "        self.reentrant = self._config.pipeline.get('use_reentrant')\n"
         "        self.other = self._config.batches['not_a_key']\n"
     ),
+    "inference/__init__.py": "",
+    "inference/config.py": (
+        "from deepspeed.runtime.config_utils import DeepSpeedConfigModel\n"
+        "from pydantic import Field\n"
+        "class Parallel(DeepSpeedConfigModel):\n    size: int = 1\n    enabled = True\n"
+        "class DeepSpeedInferenceConfig(DeepSpeedConfigModel):\n"
+        "    kernels: bool = Field(False, alias='inject')\n"
+        "    parallel: Parallel = {}\n"
+    ),
     "monitor.py": (
         "def get_monitor(param_dict):\n"
         "    blocks = {key: param_dict.get(key, {}) for key in ('tensorboard', 'wandb')}\n"
@@ -150,9 +159,11 @@ EXPECTED = {  # kind -> keys
     "activation_checkpointing/cpu_checkpointing tensorboard wandb zero_optimization/offload/device checkpoint "
     "checkpoint/load_universal pipeline pipeline/interval pipeline/use_reentrant optimizer/type=adam "
     "optimizer/type=lion scheduler/type=WarmupLR scheduler/type=OneCycle",
-    "closed": "hybrid_engine zero_optimization zero_optimization/offload",
-    "bool": "hybrid_engine/enabled zero_optimization/overlap",
-    "int": "hybrid_engine/rounds zero_optimization/stage zero_optimization/prefetch zero_optimization/stage3_prefetch",
+    "closed": "hybrid_engine zero_optimization zero_optimization/offload init_inference()/parallel",
+    "bool": "hybrid_engine/enabled zero_optimization/overlap init_inference()/kernels init_inference()/inject "
+    "init_inference()/parallel/enabled",
+    "int": "hybrid_engine/rounds zero_optimization/stage zero_optimization/prefetch "
+    "zero_optimization/stage3_prefetch init_inference()/parallel/size",
     "float": "zero_optimization/ratio",
     "removed": "zero_optimization/mics_shard_size amp",
 }
@@ -253,9 +264,20 @@ def test_the_table(release, path, read):
     assert (keys.of_release(Version(release)).keys.find(*path) is not None) is read
 
 
-def test_without_a_pipeline_engine_its_keys_are_unknown(package):
+def test_without_a_pipeline_engine_or_an_inference_config_their_keys_are_unknown(package):
     (package / "runtime" / "pipe" / "engine.py").unlink()
-    assert extract.known(package).keys.at("pipeline").below == {}
+    (package / "inference" / "config.py").unlink()
+    known = extract.known(package)
+    assert known.keys.at("pipeline").below == {}
+    assert known.inference.below == {}
+
+
+@pytest.mark.parametrize(("release", "grain"), [("0.12.0", False), ("0.16.1", False), ("0.16.2", True)])
+def test_the_table_of_inference_keys(release, grain):
+    known = keys.of_release(Version(release)).inference
+    assert known.closed
+    assert known.find("tensor_parallel", "tp_size").kind == "int"
+    assert (known.find("tp", "tp_grain_size") is not None) is grain
 
 
 def test_removed_keys_in_the_table():

@@ -25,6 +25,8 @@ auto_precision_taken_for_true bf16.enabled [0.17.0 plain]: bf16.enabled=auto
 fp16_and_bf16 fp16.enabled: fp16.enabled=true bf16.enabled=true
   - … fp16.enabled=false | bf16.enabled=auto fp16.enabled=auto
 fp16_and_bf16 fp16.enabled [0.17.0 plain]: bf16.enabled=auto fp16.enabled=auto
+precision_and_torch_autocast torch_autocast.enabled [0.18.2]: bf16.enabled=true torch_autocast.enabled=true
+  - [0.18.3] | [0.18.2] torch_autocast.enabled=true
 precision_beside_torch_autocast torch_autocast.enabled [0.18.3]: bf16.enabled=true torch_autocast.enabled=true
   - [0.18.2] | [0.18.3] … bf16.enabled=false
 autocast_unscaled_without_zero torch_autocast.dtype [0.17.6]: torch_autocast.enabled=true torch_autocast.dtype=float16
@@ -34,6 +36,11 @@ autocast_unscaled_zero3 torch_autocast.dtype [0.17.5]: torch_autocast.enabled=tr
   - [0.17.6] | [0.17.5] … zero.stage=2
 bf16_fp32_accumulation_ignored data_types.grad_accum_dtype [0.18.4]: bf16.enabled=true data_types.grad_accum_dtype=fp32
   - [0.17.5] | [0.18.5] | [0.18.4] … zero.stage=1 | [0.18.4] … bf16.enabled=false
+loss_scale_under_bf16 bf16.loss_scale [0.17.1]: bf16.enabled=true bf16.loss_scale=0
+  - [0.17.0] | [0.17.1] fp16.enabled=true fp16.loss_scale=0
+loss_scale_under_bf16 bf16.loss_scale: bf16.enabled=true bf16.loss_scale=0 bf16.hysteresis=2
+loss_scale_under_bf16_ignored bf16.loss_scale [0.17.0]: bf16.enabled=true bf16.loss_scale=0
+  - [0.17.1]
 quoted_precision bf16.enabled [0.17.0]: bf16.enabled="false"
   - [0.17.1] | [0.17.0] bf16.enabled=false
 # "auto"
@@ -58,6 +65,8 @@ no_batch_size train_micro_batch_size_per_gpu [plain]: train_micro_batch_size_per
   - [plain] nothing | []
 no_batch_size train_micro_batch_size_per_gpu: whole gradient_clipping=auto
 no_batch_size train_micro_batch_size_per_gpu [in_job]: whole adamw
+no_batch_size_in_file train_micro_batch_size_per_gpu: whole adamw
+  - adamw | [plain] | … elasticity.enabled=true
 batch_not_a_number train_micro_batch_size_per_gpu: train_micro_batch_size_per_gpu="8"
   - train_micro_batch_size_per_gpu=8 | train_micro_batch_size_per_gpu=auto
 batch_not_a_number gradient_accumulation_steps: gradient_accumulation_steps=0
@@ -104,8 +113,6 @@ removed_key amp: amp.enabled=false
   - [0.19.7]
 removed_key zero.mics_shard_size [0.19.7]: zero.stage=3 zero.mics_shard_size=-1
   - [0.19.6]
-rejected_key bf16.loss_scale [0.17.1]: bf16.enabled=true bf16.loss_scale=0
-misplaced_key bf16.loss_scale [0.17.0]: bf16.enabled=true bf16.loss_scale=0
 misspelled_key gradient_cliping: gradient_cliping=1.0
   - gradient_clipping=1.0 | my_own_note=1 | _comment=gradient_cliping
 misspelled_key activation_checkpointing.cpu_checkpoint: activation_checkpointing.cpu_checkpoint=true
@@ -126,6 +133,13 @@ key_of_another_release pipeline.grad_partitioned [0.12.2]: pipeline.grad_partiti
   - [0.12.3]
 unread_key pipeline.stages: pipeline.stages=4
   - pipeline.use_reentrant=false
+# configs of deepspeed.init_inference
+rejected_key max_out_token: whole inference max_out_token=512
+  - whole inference max_out_tokens=512 | dtype=fp16 max_out_token=512
+rejected_key tensor_parallel.tp_grain_size [0.16.1]: whole inference tensor_parallel.tp_grain_size=64
+  - [0.16.2]
+string_for_a_number max_out_tokens: whole inference max_out_tokens=many
+  - … max_out_tokens=512
 # bugs of single releases
 deepcompile_bugs compile.deepcompile [0.19.3]: zero.stage=3 compile.deepcompile=true
   - [0.19.4] | [0.19.3] … zero.stage=0 | [0.19.3] … compile.deepcompile=false
@@ -232,9 +246,24 @@ breakdown_not_printed memory_breakdown [0.18.2]: memory_breakdown=true
   - [0.18.3]
 flops_not_counted flops_profiler.enabled [0.13.2]: flops_profiler.enabled=true
   - [0.13.3] | [0.13.2] flops_profiler.enabled=false
-# what "auto" becomes
+shards_not_kept_on_host keep_module_on_host [0.16.4]: whole inference keep_module_on_host=true
+  - [0.16.5] | [0.16.4] … keep_module_on_host=false
+autotp_of_meta_model checkpoint [0.16.4]: whole tensor_parallel.tp_size=2 checkpoint=a.json
+  - [0.16.5] | [0.16.4] whole inference checkpoint=a.json | [0.16.4] … tensor_parallel.tp_size=1
+experts_taken_for_ranks moe.moe_experts [0.17.5]: whole inference moe.moe_experts=[8]
+  - [0.17.6] | [0.17.5] whole inference moe.ep_size=2 | [0.17.5 world_size=1]
+# templates
+template -: template
+  - train_batch_size=8 zero.stage=2 | _comment="<your config>" my_own_note=TODO
+  - optimizer.type=ADAM optimizer.params.lr=1e-4 communication_data_type=FP32
+  - wandb.enabled=true wandb.project="<your project>" | wandb.enabled=true wandb.group=ZERO_STAGE zero.stage=auto
+template -: optimizer.type=Adam optimizer.params.betas=["%(beta1)s",0.999]
+template - [plain]: train_batch_size=YOUR_BATCH_SIZE
+template -: whole dtype=fp16 tensor_parallel.tp_size=<gpus>
+placeholder_in_text -: wandb.enabled=true wandb.project="<your project>"
+  - … wandb.project=project | tensorboard.enabled=true tensorboard.job_name=RUN_7 | template
 bugs_with_auto -: fp16.enabled=auto
-  - [fp16=true] | [fp16=false] | … bf16.enabled=true | fp16.enabled=true
+  - [fp16=true] | [fp16=false] | … bf16.enabled=true | fp16.enabled=true | fp16.enabled=${FP16}
 # ZeRO and offloading
 needs_stage_3 zero.offload_param: zero.stage=2 zero.offload_param.device=cpu
   - … zero.stage=3 | … zero.offload_param.device=none | … zero.stage=auto
@@ -247,6 +276,10 @@ offload_without_zero zero.offload_optimizer: zero.stage=0 offload
   - … zero.stage=1
 no_nvme_path zero.offload_param.nvme_path: zero.stage=3 zero.offload_param.device=nvme
   - … zero.offload_param.nvme_path=/nvme | … zero.offload_param.device=cpu
+offload_client_optimizer zero_force_ds_cpu_optimizer [plain optimizer=AdamW]: zero.stage=2 offload
+  - [plain optimizer=DeepSpeedCPUAdam] | [plain optimizer=AdamW] … zero_force_ds_cpu_optimizer=false | [optimizer=AdamW]
+offload_client_optimizer zero_force_ds_cpu_optimizer [0.17.5 plain optimizer=DeepSpeedCPULion]: zero.stage=2 offload
+  - [0.17.6 plain optimizer=DeepSpeedCPULion]
 offload_memory zero.offload_optimizer [parameters=90000000000000.0]: zero.stage=3 offload
   - [parameters=1000000.0] | [parameters=90000000000000.0] zero.stage=3 | [parameters=90000000000000.0 lora=peft]
 weights_not_gathered zero.stage3_gather_16bit_weights_on_model_save [save_16bit=true]: zero.stage=3
@@ -260,6 +293,13 @@ unused_max_grad_norm optimizer.params.max_grad_norm: adamw optimizer.params.max_
 unknown_optimizer optimizer.type: optimizer.type=AdamW8bit optimizer.params={}
   - optimizer.type=ADAMW | optimizer.type=RMSprop | [0.19.6] optimizer.type=OneBitAdam
 unknown_optimizer optimizer.type [0.19.7]: optimizer.type=OneBitAdam
+untested_optimizer optimizer.type: optimizer.type=SGD optimizer.params.lr=0.1 zero.stage=2
+  - … zero_allow_untested_optimizer=true | … zero.stage=0 | adamw zero.stage=2 | [optimizer=AdamW]
+untested_optimizer zero_allow_untested_optimizer [plain optimizer=SGD]: zero.stage=2
+untested_optimizer optimizer.type [0.18.4]: optimizer.type=Muon zero.stage=2
+  - [0.18.5]
+one_bit_with_zero optimizer.type [0.16.9]: optimizer.type=OneBitAdam zero.stage=1
+  - [0.16.9] optimizer.type=OneBitAdam | [0.16.9] adamw zero.stage=1
 unknown_scheduler scheduler.type: scheduler.type=WarmupDecay scheduler.params={}
   - scheduler.type=CosineAnnealingLR scheduler.params.T_max=3 | … scheduler.type=WarmupLR
 unknown_scheduler scheduler.type [0.12.2]: scheduler.type=WarmupCosineLR scheduler.params={}
@@ -291,8 +331,23 @@ bf16_checkpointed_twice bf16.enabled [0.17.0 plain]: bf16.enabled=true data_type
 bf16_overflow_default bf16.check_grad_overflow [plain]: bf16.enabled=true
   - [plain] … bf16.check_grad_overflow=false | [0.17.0 plain]
 # the training around the config
+zero3_device_map zero.stage [device_map=auto]: zero.stage=3
+  - [device_map=auto] zero.stage=2 | []
+frozen_base_saved checkpoint [lora=own]: nothing
+  - [lora=peft]
 moe_without_leaf_modules zero.stage [moe=true]: zero.stage=3
   - [moe=true] … zero.leaf_module.classes=["MixtralSparseMoeBlock"] | [moe=true] zero.stage=2
+zero3_checkpointing_recompute zero.stage [0.19.2 lora=peft gradient_checkpointing=true]: zero.stage=3
+  - [0.19.3 lora=peft gradient_checkpointing=true] | [0.19.2 lora=peft gradient_checkpointing=true] zero.stage=2
+  - [0.19.2 lora=peft gradient_checkpointing=true use_reentrant=true] | [0.19.2 gradient_checkpointing=true]
+mismatch_with_arguments train_micro_batch_size_per_gpu [per_device_train_batch_size=4]: train_micro_batch_size_per_gpu=2
+  - [per_device_train_batch_size=2] | [per_device_train_batch_size=4] train_micro_batch_size_per_gpu=auto
+  - [plain per_device_train_batch_size=4]
+mismatch_with_arguments bf16.enabled [bf16=false]: bf16.enabled=true
+mismatch_with_arguments optimizer.params.betas [adam_beta2=0.999]: adamw optimizer.params.betas=[0.9,0.95]
+  - [adam_beta2=0.95]
+mismatch_with_arguments train_batch_size [world_size=8 per_device_train_batch_size=2]: train_batch_size=32
+  - [world_size=8 per_device_train_batch_size=2 gradient_accumulation_steps=2]
 """
 
 
@@ -314,9 +369,12 @@ def told(words):
 ELSEWHERE = {  # rule -> its test in this directory
     "duplicate_key": "test_check_files",
     "not_plain_json": "test_check_files",
+    "accelerate_ignores": "test_check_files",
     "accelerate_not_deepspeed": "test_check_files",
     "accelerate_processes": "test_check_files",
     "accelerate_zero3": "test_check_files",
+    "bugs_beyond_the_config": "test_bugs_that_the_config_cannot_show_are_one_note",
+    "accelerate_without_zero": "test_check_files",
     "pinned_memory_limited": "test_pinned_memory_on_wsl2",
 }
 
@@ -405,6 +463,51 @@ def test_no_rule_fails_on_a_strange_config():
         for release, plain in (("0.12.0", False), ("0.14.5", True), (NEWEST, False), (NEWEST, True)):
             findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
             assert not [each for each in findings if "could not be evaluated" in each.what], config
+
+
+def test_a_placeholder_has_no_other_finding():
+    config = (
+        "template steps_per_print=LOG_EVERY_STEPS gradient_clipping=TODO bf16.enabled=$BF16 optimizer.type=<name> "
+        "optimizer.params.lr={lr} zero.offload_param.device=${DEVICE} zero.overlap_comm=TODO "
+        'prescale_gradients="<true or false>"'
+    )
+    names = ["steps_per_print", "prescale_gradients", "gradient_clipping", "fp16.enabled", "optimizer.params.lr"]
+    for release in ("0.12.0", "0.16.9", NEWEST):
+        for plain in (False, True):
+            findings = found(config, release, {"plain": plain, "world_size": 4})
+            assert [each.rule for each in findings if each.level is not rules.Level.NOTE] == ["template"]
+            assert all(f"{name} (" in findings[0].what for name in names)
+        more = f"{config} data_efficiency.data_routing.random_ltd.total_layer_num=<layers>"
+        assert "random_ltd.total_layer_num (<layers>)" in found(more, release)[0].what  # may be read
+    other = found({**config_of(config), "zero_optimization": {"stage": 4}})
+    assert {each.rule for each in other if each.level is rules.Level.ERROR} == {"template", "unknown_stage"}
+
+
+@pytest.mark.parametrize(
+    ("config", "context", "infers"),
+    [
+        ("inference", "", True),
+        ("inference", "plain", False),
+        ("inference", "in_job", False),
+        ("inference train_micro_batch_size_per_gpu=2", "", False),
+        ("tensor_parallel.tp_size=2", "0.14.2", True),
+        ("tensor_parallel.autotp_size=2 zero.stage=1", "", False),
+        ("tp.tp_size=2 dtype=fp16", "", True),
+        ("dtype=fp16 mp_size=2", "0.12.0", True),
+        ("zero.stage=3 zero.stage3_max_live_parameters=auto zero.offload_param.device=cpu", "", False),
+    ],
+)
+def test_a_config_of_init_inference_is_told_by_its_keys(config, context, infers):
+    release, around = told(context)
+    seen = checking.check(config_of(config), deepspeed=release, **around)
+    assert seen.facts.inference is infers
+    assert any("init_inference" in each for each in seen.assumed) is infers
+
+
+def test_only_what_is_known_of_an_inference_config_is_reported():
+    for release in ("0.12.0", NEWEST):
+        config = "whole inference replace_method=auto mp_size=2 max_out_tokens=2048"
+        assert ids(config, release) == []
 
 
 def test_values_that_autotuning_tries_have_no_finding():
@@ -512,7 +615,7 @@ BEYOND = [  # release, config, bugs, other bugs
     ("0.18.9", "zero.stage=3", "dict_output_double_scaling half_rotary_frequencies", "warmup_group_rates"),
     ("0.18.9", "zero.stage=3 scheduler.type=WarmupLR scheduler.params={}", "warmup_group_rates", ""),
     ("0.18.9", "zero.stage=2 bf16.enabled=false", "empty_group_scheduler", "half_rotary_frequencies"),
-    ("0.19.8", "zero.stage=2", "dict_output_double_scaling_direct zero12_several_backwards_drop", "warmup_group_rates"),
+    ("0.19.8", "zero.stage=2", "dict_output_double_scaling_direct", "zero12_several_backwards_drop"),
     ("0.18.2", "zero.stage=2", "", "dict_output_double_scaling"),
 ]
 

@@ -129,6 +129,12 @@ SHAPES = {
             "offload_param": {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 3, "buffer_size": "auto"},
         },
     },
+    "deepspeed.init_inference": {
+        "dtype": "torch.float16",
+        "replace_with_kernel_inject": True,
+        "tensor_parallel": {"tp_size": 4},
+        "max_out_tokens": 512,
+    },
     "no batch size, for Lightning": {
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
         "zero_optimization": STAGE_2,

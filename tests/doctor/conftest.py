@@ -35,6 +35,8 @@ def machine():
         "cpu_adam",
         "/home/me/.cache/torch_extensions/py311_cu128/cpu_adam",
         built=2000.0,
+        sources=(f"{SITE}/deepspeed/ops/csrc/adam/cpu_adam.cpp",),
+        newest_source=1000.0,
     )
     return EnvironmentFacts(
         platform=Platform(
@@ -50,7 +52,9 @@ def machine():
             kernel_module="570.124.06",
             devices=("/dev/nvidia0", "/dev/nvidia1"),
         ),
-        toolchain=Toolchain("/usr/local/cuda", "12.8", "/usr/bin/c++", "11.4.0", "1.13.0", True),
+        toolchain=Toolchain(
+            "/usr/local/cuda", "/usr/local/cuda/bin/nvcc", "12.8", "/usr/bin/c++", "11.4.0", True, "1.13.0", True
+        ),
         memory=Memory(512 * GIB, 480 * GIB, 0, None, None, -1, 256 * GIB, 256 * GIB),
         disks={"home": disk},
         infiniband=(),
@@ -60,12 +64,13 @@ def machine():
             deepspeed=DeepSpeed(
                 f"{SITE}/deepspeed/__init__.py",
                 cuda_alike={12: ("12.4", "12.6", "12.8")},
+                accelerators=("cuda", "cpu", "xpu"),
             ),
             torch_probe=Probe(
                 {
                     "import": {"version": "2.7.1+cu128", "architectures": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"},
                     "cuda": {"available": True, "devices": 2, "warning": "", "nccl": "2.26.2"},
-                    "cpp_extension": {"cuda_home": "/usr/local/cuda"},
+                    "cpp_extension": {"cuda_home": "/usr/local/cuda", "gcc_below": {"12.8": "15.0"}},
                 }
             ),
             deepspeed_probe=Probe({"import": {"version": "0.18.9", "accelerator": "cuda"}}),
@@ -74,7 +79,10 @@ def machine():
             "/home/me/.cache/torch_extensions/py311_cu128",
             disk=disk,
             builds=(build,),
+            triton=disk,
             now=100_000.0,
+            torch_installed=500.0,
+            deepspeed_installed=600.0,
         ),
         variables={},
         verdicts={},

@@ -1,10 +1,12 @@
 """Reads files and program output of other machines."""
 
+import os
 import sys
 import time
 
 import pytest
 
+from dsfix import versions
 from dsfix.doctor import accelerators, extensions, files, memory, packages, platform, probe, toolchain
 from dsfix.doctor.programs import ProgramOutput
 
@@ -253,6 +255,7 @@ def test_deepspeed_files(tmp_path):
             f"ops/adam/cpu_adam_op{suffix}": "",
             "ops/adam/fused_adam_op.cpython-27-other.so": "",
             "ops/op_builder/builder.py": "import os\ncuda_minor_mismatch_ok = {\n    12: ['12.1', '12.4']}\n",
+            "accelerator/real_accelerator.py": "SUPPORTED_ACCELERATOR_LIST = ['cuda', 'cpu']\n",
         },
     )
     found = packages.deepspeed_files(str(tmp_path / "deepspeed/__init__.py"))
@@ -260,6 +263,7 @@ def test_deepspeed_files(tmp_path):
     assert found.missing == ("fused_adam",)
     assert found.built_with["cuda_version"] == "12.1"
     assert found.cuda_alike == {12: ("12.1", "12.4")}
+    assert found.accelerators == ("cuda", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -358,18 +362,45 @@ def test_a_probe_that_failed_or_stopped(answer, failed, stopped, at):
     assert (found.failed, found.stopped, found.at) == (failed, stopped, at)
 
 
+BUILD_NINJA = """\
+ninja_required_version = 1.3
+cxx = c++
+
+rule compile
+  command = $cxx -MMD -MF $out.d $cflags -c $in -o $out
+
+build cpu_adam.o: compile {source}
+build kernel.cuda.o: cuda_compile {source}
+build cpu_adam.so: link cpu_adam.o kernel.cuda.o
+
+default cpu_adam.so
+"""
+
+
 def test_builds_and_the_holders_of_their_locks(tmp_path):
     cache, proc = tmp_path / "cache", tmp_path / "proc"
-    tree(cache, {"cpu_adam/cpu_adam.so": "", "cpu_adam/lock": "", "half/build.ninja": "", "empty.txt": ""})
+    source = tmp_path / "cpu_adam.cpp"
+    source.write_text("")
+    os.utime(source, (1000, 1000))
+    tree(
+        cache,
+        {
+            "cpu_adam/build.ninja": BUILD_NINJA.format(source=source),
+            "cpu_adam/cpu_adam.so": "",
+            "cpu_adam/lock": "",
+            "half/build.ninja": "",
+            "empty.txt": "",
+        },
+    )
     for process in ("77", "78", "self"):
         (proc / process / "fd").mkdir(parents=True)
     (proc / "77/fd/3").symlink_to(cache / "cpu_adam/lock")
     (proc / "78/fd/3").symlink_to(cache / "cpu_adam/cpu_adam.so")
     (adam, half), problem = extensions.builds_in(cache, tmp_path)
     assert problem == ""
-    assert (adam.op, adam.holders) == ("cpu_adam", (77,))
+    assert (adam.op, set(adam.sources), adam.newest_source, adam.holders) == ("cpu_adam", {str(source)}, 1000, (77,))
     assert adam.locked == pytest.approx(time.time(), abs=60)
-    assert (half.op, half.built, half.locked) == ("half", None, None)
+    assert (half.op, half.built, half.locked, half.sources) == ("half", None, None, ())
 
 
 def test_a_missing_cache_is_not_a_problem(tmp_path):
@@ -390,6 +421,39 @@ def test_the_directory_where_torch_compiles(torch, built_for):
     root = extensions.default_root({"HOME": "/home/me"}, torch)
     assert str(root) == f"/home/me/.cache/torch_extensions/{python}_{built_for}"
     assert str(extensions.default_root({"HOME": "/h", "XDG_CACHE_HOME": "/c"}, torch)).startswith("/c/torch_extensions")
+
+
+METADATA = """\
+Metadata-Version: 2.1
+Name: {name}
+Version: 1.0
+"""
+
+
+def test_requirements(tmp_path, monkeypatch):
+    required = [
+        "Requires-Dist: peft>=2",  # 1.0 is installed
+        "Requires-Dist: absent-one",
+        "Requires-Dist: absent-two; python_version < '3'",
+        "Requires-Dist: absent-three; extra == 'dev'",
+        "Requires-Dist: accelerate>=3; extra == 'train'",
+        "Requires-Dist: accelerate>=4; extra == 'train' and python_version < '3'",
+        "Requires-Dist: not a requirement ((",
+    ]
+    for name in ("trl", "peft", "accelerate"):
+        lines = required if name == "trl" else []
+        tree(tmp_path, {f"{name}-1.0.dist-info/METADATA": METADATA.format(name=name) + "\n".join(lines) + "\n"})
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    versions.installed.cache_clear()
+    try:
+        found = [each for each in packages.unmet() if each.package == "trl"]
+    finally:
+        versions.installed.cache_clear()
+    assert [(each.requirement, each.found) for each in found] == [
+        ("peft>=2", "1.0"),
+        ("absent-one", None),
+        ("accelerate>=3", "1.0"),
+    ]
 
 
 def test_a_lock_in_the_directory_of_dsfix(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from dsfix import rules
 from dsfix.catalogue import registry
 from dsfix.doctor.accelerators import Gpu
-from dsfix.doctor.packages import Probe
+from dsfix.doctor.extensions import Build
+from dsfix.doctor.packages import Probe, Unmet
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import Outcome
 
@@ -29,10 +30,12 @@ NAMED = {
     "smi": f'{NO_GPU} gpu.nvidia_smi=/usr/bin/nvidia-smi gpu.devices=["/dev/nvidia0"]',
     "lost": 'gpu.complaint="Unable to determine the device handle for GPU0000:A1:00.0: Unknown Error"',
     "unreachable": 'gpu.complaint="NVIDIA-SMI has failed because it couldn\'t communicate with the NVIDIA driver."',
+    "of_another": 'build.sources=["/other/lib/python3.11/site-packages/deepspeed/ops/csrc/adam/cpu_adam.cpp"]',
     "prebuilt": 'packages.deepspeed.prebuilt=["cpu_adam","fused_adam"]',
 }
 # rule | text in the finding | changes of a healthy machine with it: PLACE=JSON …, a bare word is a string | near miss
 TABLE = """
+wsl1_has_no_gpu | WSL 1 | platform.wsl=1 | platform.wsl=2
 wsl2_pinned_memory | pinned | platform.wsl=2 | no_gpu platform.wsl=2
 driver_not_running | couldn't communicate | smi unreachable | smi lost
 driver_and_libraries_differ | mismatch | smi gpu.complaint="Failed to initialize NVML: Driver/library version mismatch"
@@ -55,9 +58,11 @@ gpus_hidden | hides all | env.CUDA_VISIBLE_DEVICES="" | env.CUDA_VISIBLE_DEVICES
 visible_device_unknown | names 2, but there are 2 GPUs: CUDA ignores the rest of the list and shows 1
   | env.CUDA_VISIBLE_DEVICES=0,2
   | env.CUDA_VISIBLE_DEVICES=1,GPU-aaaa
+accelerator_unknown | must be one of cuda, cpu, xpu, got 'gpu' | env.DS_ACCELERATOR=gpu | env.DS_ACCELERATOR=cuda
 accelerator_cpu | DS_ACCELERATOR=cpu | env.DS_ACCELERATOR=cpu | no_gpu env.DS_ACCELERATOR=cpu
 gpu_memory_taken | GPU 1 has 70.0 of 79.6 GiB in use | gpu.gpus.1.used=71680
   | gpu.gpus.1.used=71680 env.CUDA_VISIBLE_DEVICES="0"
+launch_blocking | each kernel | env.CUDA_LAUNCH_BLOCKING="1" | env.CUDA_LAUNCH_BLOCKING="0"
 cpp_extension_broken | No module named 'setuptools'
   | probe.errors={"cpp_extension":"ModuleNotFoundError: No module named 'setuptools'"}
   | probe.errors={"collect_env":"OSError: no pip"}
@@ -69,6 +74,8 @@ cuda_toolkit_missing | no CUDA toolkit found | tools.nvcc="" tools.cuda_home=""
   | no_gpu tools.nvcc="" tools.cuda_home=""
 cuda_toolkit_of_another_version | nvcc is from CUDA 13.0, but torch was built for CUDA 12.8 | tools.nvcc="13.0"
   | tools.nvcc="12.4"
+compiler_too_new_for_nvcc | requires g++ before 15.0, but 15.1.0 is installed | tools.compiler_version=15.1.0
+  | tools.compiler_version=14.2.0
 numactl_missing | numactl | no_gpu versions.deepspeed=0.15.4 | no_gpu versions.deepspeed=0.16.0
 shm_small | /dev/shm has 64 MiB | memory.shm=67108864 | memory.shm=536870912
 locked_memory_small | limited to 8192 KiB | memory.locked=8388608 infiniband=["mlx5_0"] | memory.locked=8388608
@@ -79,6 +86,12 @@ deepspeed_missing | DeepSpeed is not installed | versions.deepspeed=null | versi
 deepspeed_half_installed | partly installed | packages.deepspeed.file=""
   | packages.deepspeed.file="" versions.deepspeed=null
 registered_twice | 0.10.0 and 0.17.1 | versions.peft="0.10.0 and 0.17.1" | versions.peft=0.10.0
+ops_built_with_another_torch | cpu_adam, fused_adam were built with torch 2.3, but 2.7.1+cu128 is installed
+  | prebuilt packages.deepspeed.built_with={"version":"2.3","cuda_version":"12.8"}
+  | packages.deepspeed.built_with={"version":"2.3","cuda_version":"12.8"}
+ops_built_with_another_cuda | built with CUDA 12.1
+  | prebuilt packages.deepspeed.built_with={"version":"2.7","cuda_version":"12.1"}
+  | prebuilt packages.deepspeed.built_with={"version":"2.7","cuda_version":"12.8"}
 built_ops_missing | files for Python 3.11.7 are missing | packages.deepspeed.missing=["cpu_adam"] | prebuilt
 deepspeed_needs_torch_24 | deepspeed 0.18.9, torch 2.3.1+cu121 | versions.torch=2.3.1+cu121 versions.deepspeed=0.18.9
   | versions.torch=2.3.1+cu121 versions.deepspeed=0.18.6
@@ -97,9 +110,14 @@ stale_lock | cpu_adam/lock is 10 min old and no process on this machine has it o
   | build.locked=99400.0 packages.torch.baton=false
 lock_on_network_disk | 10 s old; unless another machine is compiling | build.locked=99990.0 ext.disk.type=nfs4
   | build.locked=99990.0
+op_being_compiled | process 77 | build.locked=99990.0 build.holders=[77] | build.locked=99990.0
+op_older_than_deepspeed | cpu_adam was compiled on | ext.deepspeed_installed=3000.0
+  | ext.deepspeed_installed=3000.0 build.newest_source=2900.0
+op_older_than_torch | before torch was installed | ext.torch_installed=3000.0 | ext.torch_installed=3000.0 of_another
 cache_unreadable | Permission denied | ext.problem="/home/me/.cache cannot be read: Permission denied" | ext.builds=[]
-cache_not_writable | is not writable | ext.disk.writable=false | ext.disk.free=0
+cache_not_writable | is not writable | ext.disk.writable=false | ext.triton.writable=false
 cache_on_network_disk | network file system (lustre) | ext.disk.type=lustre | ext.disk.type=xfs
+triton_cache_on_nfs | on NFS | ext.triton.type=nfs4 | ext.triton.type=nfs4 versions.triton=null
 patches_switched_off | no patch is applied | env.DSFIX_DISABLE=yes | env.DSFIX_DISABLE="0"
 """
 
@@ -151,6 +169,21 @@ CASES = {  # rule: (changes with a finding, near miss, text in the finding)
             "packages.dsfix_probe": Probe({}, {"import": ATTRIBUTE}),
         },
         "without `import dsfix` before it: ImportError: cannot import name 'BUFSIZE'",
+    ),
+    "requirement_missing": (
+        {"packages.unmet": (Unmet("deepspeed", "hjson", None),)},
+        {"packages.unmet": (Unmet("deepspeed", "pydantic>=2.0.0", "1.10.2"),)},
+        "deepspeed requires hjson, which is not installed",
+    ),
+    "requirement_version": (
+        {"packages.unmet": (Unmet("deepspeed", "pydantic>=2.0.0", "1.10.2"),)},
+        {"packages.unmet": (Unmet("deepspeed", "hjson", None),)},
+        "requires pydantic>=2.0.0, but 1.10.2 is installed",
+    ),
+    "cache_shared_by_installations": (
+        {"extensions.builds.0.sources": ("/other/lib/python3.11/site-packages/deepspeed/ops/csrc/adam/cpu_adam.cpp",)},
+        {"extensions.builds.0": Build("other", "/x/other", 1.0, ("/somewhere/else.cpp",), 1.0)},
+        "for the DeepSpeed in /other/lib/python3.11/site-packages, not for",
     ),
     "wrong_results_curable": (
         {"verdicts": {"zero12_several_backwards_drop": PENDING}},
@@ -209,6 +242,6 @@ def test_patches_named_by_rules_exist():
 
 
 def test_a_rule_that_raises_does_not_affect_others(with_changes, found):
-    by_rule = found(with_changes({"platform.wsl": 2, "accelerators.complaint": None}))
+    by_rule = found(with_changes({"platform.wsl": 1, "accelerators.complaint": None}))
     assert "could not be evaluated" in by_rule["driver_not_running"][0].what
-    assert "wsl2_pinned_memory" in by_rule
+    assert "wsl1_has_no_gpu" in by_rule

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ...job import AUTO
 from ...rules import Found, Level, Rule
-from ..facts import Facts, Path, name_of
+from ..facts import Facts, name_of
+from ..placeholders import Path
 
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 # filled in by transformers' HfTrainerDeepSpeedConfig and accelerate's DeepSpeedPlugin

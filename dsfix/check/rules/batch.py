@@ -18,11 +18,27 @@ def _elastic(facts: Facts) -> bool:
     return bool(facts.block("elasticity").get("enabled", False))
 
 
+def _is_missing(facts: Facts) -> bool:
+    return facts.get(_TOTAL) is None and facts.get(_MICRO) is None and not _elastic(facts)
+
+
+def _unchanged(facts: Facts) -> bool:
+    """Whether no size is added before DeepSpeed reads the config: transformers and accelerate add none."""
+    return facts.plain or facts.in_job or facts.has_auto or facts.accelerate is not None
+
+
 def _none(facts: Facts) -> Iterator[Found]:
-    """No size, and nothing that adds one before DeepSpeed reads the config, as Lightning does."""
-    unchanged = facts.plain or facts.in_job or facts.has_auto or facts.accelerate is not None
-    if unchanged and facts.get(_TOTAL) is None and facts.get(_MICRO) is None and not _elastic(facts):
+    if _is_missing(facts) and _unchanged(facts):
         yield Found(_MICRO, f"neither {_TOTAL} nor {_MICRO} is set: DeepSpeed raises an AssertionError")
+
+
+def _none_here(facts: Facts) -> Iterator[Found]:
+    if _is_missing(facts) and not _unchanged(facts):
+        what = (
+            f"neither {_TOTAL} nor {_MICRO} is set: DeepSpeed raises an AssertionError, unless the script adds one, "
+            "as Lightning does"
+        )
+        yield Found(_MICRO, what)
 
 
 def _not_a_number(facts: Facts) -> Iterator[Found]:
@@ -55,6 +71,13 @@ RULES = (
         find=_none,
         remedy=f"set {_MICRO}",
         evidence=("run: 0.12.0 to 0.19.8: Either train_batch_size or … needs to be provided",),
+    ),
+    Rule(
+        id="no_batch_size_in_file",
+        level=Level.NOTE,
+        find=_none_here,
+        remedy=f"set {_MICRO}, if the script does not; --plain: it does not",
+        evidence=("run: 0.12.0 to 0.19.8", "lightning: DeepSpeedStrategy sets train_micro_batch_size_per_gpu"),
     ),
     Rule(
         id="batch_not_a_number",

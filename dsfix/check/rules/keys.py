@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
 from .. import keys
-from ..facts import Facts, Path, name_of
+from ..facts import Facts, name_of
+from ..placeholders import COMMENTS, Path
+from .precision import LOSS_SCALE
 
-COMMENTS = ("_", "//", "#", "$", "comment")  # how keys begin that are meant for people
 # blocks that DeepSpeed also copies or passes on as a whole, so that not all of their keys are known
 _PARTLY_KNOWN = ("amp", "compression_training", "curriculum_learning", "data_efficiency", "progressive_layer_drop")
 _WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", "pipeline")
@@ -25,8 +26,9 @@ def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
             continue
         if len(path) > 1 and path[0] in _PARTLY_KNOWN:
             continue
-        if above.below:  # else the keys of the block are unknown
-            yield path, above
+        if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in LOSS_SCALE):
+            continue  # the keys of the block are unknown, or another rule reports it
+        yield path, above
 
 
 def _near(path: Path, above: keys.Key) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from ...rules import Found, Level, Rule
 from ..facts import Facts
 
@@ -17,6 +19,19 @@ def _no_path(facts: Facts) -> Iterator[Found]:
         path = facts.get("zero_optimization", part, "nvme_path")
         if facts.stage == 3 and facts.device(part) == "nvme" and path in (None, "none"):
             yield Found(f"zero_optimization.{part}.nvme_path", "not set, but the device is nvme")
+
+
+def _client(facts: Facts) -> Iterator[Found]:
+    own = facts.arguments.get("optimizer")
+    accepted = ["DeepSpeedCPUAdam", "ZenFlowCPUAdam"]
+    if facts.release >= Version("0.17.6"):
+        accepted.append("DeepSpeedCPULion")
+    offloaded = facts.stage and facts.device("offload_optimizer") in ("cpu", "nvme")
+    if own is None or own in accepted or not facts.plain or not offloaded:
+        return
+    if facts.get("zero_force_ds_cpu_optimizer", default=True):
+        what = f"the script passes {own}, but with offload_optimizer DeepSpeed requires DeepSpeedCPUAdam"
+        yield Found("zero_force_ds_cpu_optimizer", what)
 
 
 def _pinned(facts: Facts) -> list[str]:
@@ -58,6 +73,13 @@ RULES = (
         find=_no_path,
         remedy="set nvme_path to a directory on a local NVMe disk",
         evidence=("run: 0.14.2 to 0.19.8: AssertionError for offload_param",),
+    ),
+    Rule(
+        id="offload_client_optimizer",
+        level=Level.ERROR,
+        find=_client,
+        remedy='pass DeepSpeedCPUAdam, name the optimizer in the config, or set "zero_force_ds_cpu_optimizer": false',
+        evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: ZeRORuntimeException",),
     ),
     Rule(
         id="pinned_memory_limited",

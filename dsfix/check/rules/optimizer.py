@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from packaging.version import Version
+
 from ...rules import Found, Level, Rule
 from ..facts import Facts
 from ..keys import nearest
@@ -13,6 +15,13 @@ _TORCH = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam"),
     *("RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
+# accepted by DeepSpeed's is_zero_supported_optimizer: names in the config, and classes
+_TESTED = {"adam", "adamw", "adagrad", "lion", "muadam", "muadamw"}
+_TESTED_CLASSES = (
+    *("Adam", "AdamW", "Adagrad", "FusedAdam", "FusedLion", "DeepSpeedCPUAdam", "DeepSpeedCPUAdagrad"),
+    *("DeepSpeedCPULion", "ZenFlowCPUAdam", "MuonWithAuxAdam"),
+)
+_WITHOUT_ZERO = ("onebitadam", "onebitlamb", "zerooneadam")
 
 
 def _named(facts: Facts) -> str | None:
@@ -42,6 +51,24 @@ def _unknown(facts: Facts) -> Iterator[Found]:
         yield Found("optimizer.type", f'"{name}" is neither in this release nor in torch.optim{hint}')
 
 
+def _untested(facts: Facts) -> Iterator[Found]:
+    if not facts.stage or facts.get("zero_allow_untested_optimizer"):
+        return
+    name, own = _named(facts), facts.arguments.get("optimizer")
+    known = name in (*facts.known.optimizers, *_TORCH) and name not in _WITHOUT_ZERO
+    tested = name in _TESTED or (name == "muon" and facts.release >= Version("0.18.5"))
+    if name is not None and known and not tested:
+        yield Found("optimizer.type", f"{name} is not tested with ZeRO: DeepSpeed raises an AssertionError")
+    if own is not None and facts.plain and own not in _TESTED_CLASSES:
+        what = f"the script passes {own}, which is not tested with ZeRO: DeepSpeed raises an AssertionError"
+        yield Found("zero_allow_untested_optimizer", what)
+
+
+def _one_bit(facts: Facts) -> Iterator[Found]:
+    if facts.stage and _named(facts) in _WITHOUT_ZERO and _named(facts) in facts.known.optimizers:
+        yield Found("optimizer.type", f"{_named(facts)} does not support ZeRO: DeepSpeed raises an AssertionError")
+
+
 RULES = (
     Rule(
         id="max_grad_norm_in_optimizer",
@@ -63,5 +90,19 @@ RULES = (
         find=_unknown,
         remedy="use an existing one, e.g. AdamW, or pass the optimizer to deepspeed.initialize",
         evidence=("run: 0.14.2 to 0.19.8: is not a supported DeepSpeed Optimizer",),
+    ),
+    Rule(
+        id="untested_optimizer",
+        level=Level.ERROR,
+        find=_untested,
+        remedy='set "zero_allow_untested_optimizer": true',
+        evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon through 0.18.4",),
+    ),
+    Rule(
+        id="one_bit_with_zero",
+        level=Level.ERROR,
+        find=_one_bit,
+        remedy="set stage 0, or use another optimizer",
+        evidence=("run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3",),
     ),
 )

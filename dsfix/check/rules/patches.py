@@ -9,10 +9,29 @@ from typing import Any, Callable
 from ...catalogue import registry
 from ...catalogue.registry import Entry
 from ...job import AUTO, Job
+from ...patch import Severity
 from ...rules import Found, Level, Rule, fits
 from ..facts import Facts
 
 _PRECISIONS = ("fp16", "bf16")
+_AREAS = ("engine", "offload", "optimizer", "precision", "scheduler", "zero12", "zero3")  # of accelerate's jobs
+_SEVERITIES = (Severity.WRONG_RESULT, Severity.CRASH, Severity.HANG)
+# what a patch needs, by a word of its id
+_NEEDED: dict[str, Callable[[Facts], object]] = {
+    "zero1": lambda facts: facts.stage in (None, 1),
+    "zero12": lambda facts: facts.stage in (None, 1, 2),
+    "zero2": lambda facts: facts.stage in (None, 2),
+    "zero3": lambda facts: facts.stage in (None, 3),
+    "stage0": lambda facts: facts.stage in (None, 0),
+    "without": lambda facts: facts.stage in (None, 0),  # …_without_zero
+    "init": lambda facts: facts.stage in (None, 3),  # zero.Init
+    "bf16": lambda facts: facts.may_be("bf16"),
+    "fp16": lambda facts: facts.may_be("fp16"),
+    "half": lambda facts: facts.job.half,
+    "offload": lambda facts: facts.device("offload_optimizer") != "none",
+    "overlap": lambda facts: facts.get("zero_optimization", "overlap_comm") is True,
+    "warmup": lambda facts: str(facts.get("scheduler", "type")).startswith("Warmup"),
+}
 
 
 def _with(job: Job, values: dict[str, Any]) -> Job:
@@ -72,9 +91,25 @@ def _undecided(facts: Facts) -> Iterator[Found]:
         if not _in_any(meets, facts.job):
             bugs.setdefault(_needs(meets, facts.job), []).append(entry.id)
     bugs.pop("", None)
-    if bugs and not facts.tried:
+    if bugs and not facts.unfilled:
         shown = "; ".join(f"with {needs}: {', '.join(ids)}" for needs, ids in bugs.items())
         yield Found("", f'known bugs that depend on what "auto" becomes: {shown}')
+
+
+def _beyond(facts: Facts) -> Iterator[Found]:
+    bugs: dict[str, list[str]] = {each.value: [] for each in _SEVERITIES}
+    if not facts.filled_in or facts.unfilled:
+        return
+    for entry in registry.catalogue().values():
+        patch = entry.patch
+        affects = {name: releases for name, releases in patch.affects.items() if facts.versions.get(name)}
+        anywhere = patch.config is None and patch.default and patch.severity in _SEVERITIES and entry.area in _AREAS
+        needed = [_NEEDED[word] for word in entry.id.split("_") if word in _NEEDED]
+        if anywhere and fits(affects, facts.versions) and all(each(facts) for each in needed):
+            bugs[patch.severity.value].append(entry.id)
+    shown = "; ".join(f"{severity}: {', '.join(ids)}" for severity, ids in bugs.items() if ids)
+    if shown:
+        yield Found("", f"known bugs that depend on the model, its outputs or the script: {shown}")
 
 
 RULES = (
@@ -97,5 +132,12 @@ RULES = (
         find=_undecided,
         remedy="say what it becomes with --model-args: bf16, fp16, gradient_accumulation_steps, max_grad_norm",
         evidence=("the conditions of the patches",),
+    ),
+    Rule(
+        id="bugs_beyond_the_config",
+        level=Level.NOTE,
+        find=_beyond,
+        remedy="put `import dsfix` on the first line of the script; `python -m dsfix show ID` says who has a bug",
+        evidence=("the patches without a condition, by area, severity, releases and ids",),
     ),
 )

@@ -9,6 +9,14 @@ from ...rules import Found, Level, Rule
 from ..facts import Facts
 
 _SECTIONS = ("fp16", "bf16", "bfloat16")
+LOSS_SCALE = (
+    "loss_scale",
+    "loss_scale_window",
+    "initial_scale_power",
+    "hysteresis",
+    "consecutive_hysteresis",
+    "min_loss_scale",
+)
 _BOOLEANS = {"true", "false", "yes", "no", "on", "off", "1", "0"}
 
 
@@ -32,11 +40,18 @@ def _both(facts: Facts) -> Iterator[Found]:
         yield Found("fp16.enabled", "fp16 and bf16 are both enabled: DeepSpeed raises an AssertionError")
 
 
-def _autocast_accepted(facts: Facts) -> Iterator[Found]:
+def _autocast(facts: Facts, effect: str) -> Iterator[Found]:
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.on("torch_autocast"):
-            effect = "the weights are 16-bit; torch_autocast alone keeps them in fp32"
             yield Found("torch_autocast.enabled", f"{name} and torch_autocast are both enabled: {effect}")
+
+
+def _autocast_rejected(facts: Facts) -> Iterator[Found]:
+    return _autocast(facts, "DeepSpeed raises an AssertionError")
+
+
+def _autocast_accepted(facts: Facts) -> Iterator[Found]:
+    return _autocast(facts, "the weights are 16-bit; torch_autocast alone keeps them in fp32")
 
 
 def _unscaled(facts: Facts, stage: int) -> Iterator[Found]:
@@ -53,6 +68,22 @@ def _unscaled_without_zero(facts: Facts) -> Iterator[Found]:
 
 def _unscaled_zero3(facts: Facts) -> Iterator[Found]:
     return _unscaled(facts, 3)
+
+
+def _loss_scale(facts: Facts, effect: str) -> Iterator[Found]:
+    for name in ("bf16", "bfloat16"):
+        first, *others = [key for key in facts.block(name) if key in LOSS_SCALE] or [""]
+        more = f" (and {', '.join(others)})" if others else ""
+        if first:
+            yield Found(f"{name}.{first}", f"loss scaling{more} is fp16 only: {effect}")
+
+
+def _loss_scale_rejected(facts: Facts) -> Iterator[Found]:
+    return _loss_scale(facts, "DeepSpeed raises a ValidationError, extra inputs not permitted")
+
+
+def _loss_scale_ignored(facts: Facts) -> Iterator[Found]:
+    return _loss_scale(facts, "ignored here, rejected since 0.17.1")
 
 
 def _quoted(facts: Facts) -> Iterator[Found]:
@@ -93,6 +124,14 @@ RULES = (
         evidence=("run: 0.12.0 to 0.19.8: bfloat16 and fp16 modes cannot be simultaneously enabled",),
     ),
     Rule(
+        id="precision_and_torch_autocast",
+        level=Level.ERROR,
+        affects={"deepspeed": ">=0.17.2,<0.18.3"},
+        find=_autocast_rejected,
+        remedy="enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
+        evidence=("run: 0.17.6: Cannot enable both torch autocast and bfloat16",),
+    ),
+    Rule(
         id="precision_beside_torch_autocast",
         level=Level.WARNING,
         affects={"deepspeed": ">=0.18.3"},
@@ -121,6 +160,22 @@ RULES = (
             "https://github.com/deepspeedai/DeepSpeed/pull/7534",
             "run: 0.17.2, 0.17.5: a loss of 1e-9 moves no weight; 0.17.6, 0.19.8: it does",
         ),
+    ),
+    Rule(
+        id="loss_scale_under_bf16",
+        level=Level.ERROR,
+        affects={"deepspeed": ">=0.17.1"},
+        find=_loss_scale_rejected,
+        remedy="remove these keys",
+        evidence=("run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",),
+    ),
+    Rule(
+        id="loss_scale_under_bf16_ignored",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.17.1"},
+        find=_loss_scale_ignored,
+        remedy="remove these keys",
+        evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0",),
     ),
     Rule(
         id="quoted_precision",

@@ -213,6 +213,30 @@ def _profile(facts: Facts) -> Iterator[Found]:
         yield Found("flops_profiler.enabled", what)
 
 
+def _shards_on_gpu(facts: Facts) -> Iterator[Found]:
+    for path in (("keep_module_on_host",), ("tensor_parallel", "keep_module_on_host")):
+        if facts.get(*path) is True:
+            yield Found(".".join(path), "has no effect in this release: the shards are moved to the GPU")
+
+
+def _meta_checkpoint(facts: Facts) -> Iterator[Found]:
+    if not facts.inference or facts.get("checkpoint") is None or facts.get("replace_with_kernel_inject") is True:
+        return
+    sizes = [facts.get(name, "tp_size", default=1) for name in ("tensor_parallel", "tp")]
+    if any(is_number(size) and size > 1 for size in sizes):
+        what = (
+            "if the model is on the meta device: AutoTP allocates its shards too early, and the checkpoint does not fit"
+        )
+        yield Found("checkpoint", what)
+
+
+def _experts_for_ranks(facts: Facts) -> Iterator[Found]:
+    for name in ("moe_experts", "num_experts"):
+        if facts.inference and facts.get("moe", name) is not None and facts.world_size != 1:
+            what = "taken for ep_size with several ranks: with more experts than ranks there is no group of experts"
+            yield Found(f"moe.{name}", what)
+
+
 def _mics_groups(facts: Facts) -> Iterator[Found]:
     size = facts.block("zero_optimization").get("mics_shard_size")
     if facts.stage != 3 or not is_number(size) or size < 1 or (facts.world_size or size + 1) <= size:
@@ -446,6 +470,30 @@ RULES = (
         find=_profile,
         remedy="upgrade to DeepSpeed 0.13.3 or later",
         evidence=(f"{_LINK}pull/4374", f"{_LINK}pull/4724"),
+    ),
+    Rule(
+        id="shards_not_kept_on_host",
+        level=Level.WARNING,
+        affects={"deepspeed": "==0.16.4"},
+        find=_shards_on_gpu,
+        remedy="use DeepSpeed 0.16.3, 0.16.5 or later",
+        evidence=(f"{_LINK}pull/7112",),
+    ),
+    Rule(
+        id="autotp_of_meta_model",
+        level=Level.WARNING,
+        affects={"deepspeed": "==0.16.4"},
+        find=_meta_checkpoint,
+        remedy="use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and leave checkpoint out",
+        evidence=(f"{_LINK}pull/7073",),
+    ),
+    Rule(
+        id="experts_taken_for_ranks",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.17.6"},
+        find=_experts_for_ranks,
+        remedy="give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
+        evidence=(f"{_LINK}pull/7551", "the source of 0.17.4"),
     ),
     Rule(
         id="mics_groups_hang",

@@ -10,12 +10,32 @@ from ..facts import Facts
 CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
 
 
+def _device_map(facts: Facts) -> Iterator[Found]:
+    value = str(facts.arguments.get("device_map", "none"))
+    if facts.stage == 3 and value.lower() not in ("none", ""):
+        what = f"ZeRO-3 is incompatible with device_map={value}: transformers raises an error"
+        yield Found("zero_optimization.stage", what)
+
+
+def _own_lora(facts: Facts) -> Iterator[Found]:
+    if facts.arguments.get("lora") == "own":
+        yield Found("checkpoint", "LoRA without PeftModel: each checkpoint includes the frozen base model")
+
+
 def _experts(facts: Facts) -> Iterator[Found]:
     leaf_modules = facts.block("zero_optimization", "leaf_module")
     if facts.accelerate is not None and facts.accelerate.block.get("deepspeed_moe_layer_cls_names"):
         return
     if facts.stage == 3 and facts.arguments.get("moe") and not any(leaf_modules.values()):
         what = "ZeRO-3 hangs if a rank routes no token to an expert that other ranks use: NCCL timeout"
+        yield Found("zero_optimization.stage", what)
+
+
+def _recompute(facts: Facts) -> Iterator[Found]:
+    arguments = facts.arguments
+    recomputes = arguments.get("gradient_checkpointing") and arguments.get("use_reentrant") is not True
+    if facts.stage == 3 and recomputes and arguments.get("lora"):
+        what = "ZeRO-3 with frozen parameters and non-reentrant checkpointing: CheckpointError, recomputed shape [0]"
         yield Found("zero_optimization.stage", what)
 
 
@@ -52,11 +72,34 @@ def _half_buffers(facts: Facts) -> Iterator[Found]:
 
 RULES = (
     Rule(
+        id="zero3_device_map",
+        level=Level.ERROR,
+        find=_device_map,
+        remedy="load the model without device_map",
+        evidence=("transformers: DeepSpeed Zero-3 is not compatible with passing a `device_map`",),
+    ),
+    Rule(
+        id="frozen_base_saved",
+        level=Level.WARNING,
+        find=_own_lora,
+        remedy="call engine.save_checkpoint(…, exclude_frozen_parameters=True)",
+        evidence=("the source of 0.12.0 to 0.19.8; transformers sets it for PeftModel only",),
+    ),
+    Rule(
         id="moe_without_leaf_modules",
         level=Level.WARNING,
         find=_experts,
         remedy="call deepspeed.utils.set_z3_leaf_modules(model, [MoE block class]), or set leaf_module (since 0.18.0)",
         evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4966",),
+    ),
+    Rule(
+        id="zero3_checkpointing_recompute",
+        level=Level.WARNING,
+        affects={"deepspeed": "<0.19.3", "torch": ">=2.5"},
+        find=_recompute,
+        remedy="put `import dsfix` on the first line of the script, or upgrade to DeepSpeed 0.19.3",
+        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8148", "the reproduction of the patch"),
+        patches=("zero3_checkpoint_recompute",),
     ),
     Rule(
         id="single_rank_group",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 from ...rules import Found, Level, Rule
@@ -37,6 +38,13 @@ def _stale_on_network(facts: EnvironmentFacts) -> Iterator[Found]:
             )
 
 
+def _held(facts: EnvironmentFacts) -> Iterator[Found]:
+    for build in _locks(facts):
+        if build.holders:
+            processes = ", ".join(map(str, build.holders))
+            yield Found(_lock(build), f"{build.op} is being compiled by process {processes}")
+
+
 _WAITS = "every job that needs this op hangs"
 
 
@@ -47,6 +55,53 @@ def _lock(build: Build) -> str:
 def _age(facts: EnvironmentFacts, build: Build) -> str:
     seconds = max(0, int(facts.extensions.now - (build.locked or 0)))
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def _older_than(facts: EnvironmentFacts, package: str, installed: float | None) -> Iterator[Found]:
+    """Finds builds that are older than the package but newer than their sources, so that ninja keeps them."""
+    for build in facts.extensions.builds if installed is not None else ():
+        if _other_installation(facts, build):
+            continue
+        unchanged = build.built is not None and build.newest_source is not None and build.newest_source <= build.built
+        if unchanged and installed is not None and build.built is not None and build.built < installed:
+            yield Found(
+                build.path,
+                f"{build.op} was compiled on {_day(build.built)}, before {package} was installed on {_day(installed)}, "
+                "and is not recompiled because its sources are older",
+            )
+
+
+def _before_deepspeed(facts: EnvironmentFacts) -> Iterator[Found]:
+    yield from _older_than(facts, "DeepSpeed", facts.extensions.deepspeed_installed)
+
+
+def _before_torch(facts: EnvironmentFacts) -> Iterator[Found]:
+    yield from _older_than(facts, "torch", facts.extensions.torch_installed)
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _other_installation(facts: EnvironmentFacts, build: Build) -> str:
+    """Returns the directory of the other DeepSpeed that an op was compiled for; "" if this one, or not DeepSpeed's."""
+    own = os.path.realpath(os.path.dirname(facts.packages.deepspeed.file)) + os.sep
+    for source in build.sources if facts.packages.deepspeed.file else ():
+        directory, inside, _ = source.partition(f"{os.sep}deepspeed{os.sep}")
+        if inside and not os.path.realpath(source).startswith(own):
+            return directory
+    return ""
+
+
+def _shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
+    for build in facts.extensions.builds:
+        other = _other_installation(facts, build)
+        if other:
+            yield Found(
+                build.path,
+                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: each "
+                "recompiles it, and their jobs wait for each other",
+            )
 
 
 def _unreadable(facts: EnvironmentFacts) -> Iterator[Found]:
@@ -66,6 +121,14 @@ def _on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(facts.extensions.root, what)
 
 
+def _triton(facts: EnvironmentFacts) -> Iterator[Found]:
+    disk = facts.extensions.triton
+    if disk is not None and "nfs" in disk.type and facts.versions.get("triton") is not None:
+        yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or exit slowly")
+
+
+_OWN_DIRECTORY = "put `import dsfix` in the script, which gives each version its own directory, or delete this one"
+_PATCH = ("extension_cache_shared_by_versions",)
 RULES = (
     Rule(
         id="stale_lock",
@@ -85,6 +148,43 @@ RULES = (
         evidence=("https://github.com/pytorch/pytorch/issues/189245",),
     ),
     Rule(
+        id="op_being_compiled",
+        level=Level.NOTE,
+        remedy="none needed: jobs that need this op wait until it is compiled",
+        find=_held,
+        evidence=("https://github.com/pytorch/pytorch/issues/189245",),
+    ),
+    Rule(
+        id="op_older_than_deepspeed",
+        level=Level.WARNING,
+        remedy=_OWN_DIRECTORY,
+        find=_before_deepspeed,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/730",
+            "ran: ninja keeps a build that is newer than its sources, even if the sources were replaced",
+        ),
+        patches=_PATCH,
+    ),
+    Rule(
+        id="op_older_than_torch",
+        level=Level.WARNING,
+        remedy=_OWN_DIRECTORY,
+        find=_before_torch,
+        evidence=("https://github.com/pytorch/pytorch/issues/68905",),
+        patches=_PATCH,
+    ),
+    Rule(
+        id="cache_shared_by_installations",
+        level=Level.NOTE,
+        remedy=_OWN_DIRECTORY,
+        find=_shared_by_installations,
+        evidence=(
+            "https://github.com/deepspeedai/DeepSpeed/issues/730",
+            "https://github.com/deepspeedai/DeepSpeed/pull/959",
+        ),
+        patches=_PATCH,
+    ),
+    Rule(
         id="cache_unreadable",
         level=Level.WARNING,
         remedy="set TORCH_EXTENSIONS_DIR to a readable directory, or fix its permissions",
@@ -102,5 +202,12 @@ RULES = (
         remedy="set TORCH_EXTENSIONS_DIR to a local directory, so that machines do not wait for each other's lock file",
         find=_on_network_disk,
         evidence=("https://github.com/OpenRLHF/OpenRLHF/issues/208",),
+    ),
+    Rule(
+        id="triton_cache_on_nfs",
+        level=Level.WARNING,
+        remedy="set TRITON_CACHE_DIR to a local directory",
+        find=_triton,
+        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5205",),
     ),
 )

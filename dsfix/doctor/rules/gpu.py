@@ -119,6 +119,12 @@ def _unknown_device(facts: EnvironmentFacts) -> Iterator[Found]:
         )
 
 
+def _accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
+    value, known = facts.variables.get("DS_ACCELERATOR"), facts.packages.deepspeed.accelerators
+    if value is not None and known and value not in known:
+        yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR must be one of {', '.join(known)}, got {value!r}")
+
+
 def _accelerator_cpu(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("DS_ACCELERATOR") == "cpu" and facts.accelerators.gpus:
         yield Found("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
@@ -129,6 +135,11 @@ def _memory_in_use(facts: EnvironmentFacts) -> Iterator[Found]:
         if gpu.memory and gpu.used and gpu.used >= _IN_USE * gpu.memory:
             what = f"GPU {gpu.index} has {gpu.used / 1024:.1f} of {gpu.memory / 1024:.1f} GiB in use"
             yield Found(_WHERE, what)
+
+
+def _launch_blocking(facts: EnvironmentFacts) -> Iterator[Found]:
+    if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
+        yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
 
 
 def _works(facts: EnvironmentFacts) -> bool:
@@ -245,6 +256,13 @@ RULES = (
         evidence=(_VARIABLES,),
     ),
     Rule(
+        id="accelerator_unknown",
+        level=Level.ERROR,
+        remedy="unset DS_ACCELERATOR, or set it to one of these",
+        find=_accelerator_unknown,
+        evidence=("deepspeed/accelerator/real_accelerator.py of the installed release",),
+    ),
+    Rule(
         id="accelerator_cpu",
         level=Level.WARNING,
         remedy="unset DS_ACCELERATOR",
@@ -256,5 +274,12 @@ RULES = (
         level=Level.NOTE,
         remedy="run `nvidia-smi` to see which processes use it; one may be left over from a crashed job",
         find=_memory_in_use,
+    ),
+    Rule(
+        id="launch_blocking",
+        level=Level.NOTE,
+        remedy="unset it unless you are debugging a CUDA error",
+        find=_launch_blocking,
+        evidence=(_VARIABLES,),
     ),
 )

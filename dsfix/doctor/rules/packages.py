@@ -56,6 +56,34 @@ def _two_records(facts: EnvironmentFacts) -> Iterator[Found]:
             yield Found(name, f"{name} is installed twice, as {version}: an installation was interrupted")
 
 
+def _requirement_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+    for unmet in facts.packages.unmet:
+        if unmet.found is None:
+            yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, which is not installed")
+
+
+def _requirement_version(facts: EnvironmentFacts) -> Iterator[Found]:
+    for unmet in facts.packages.unmet:
+        if unmet.found is not None:
+            yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, but {unmet.found} is installed")
+
+
+def _prebuilt_torch(facts: EnvironmentFacts) -> Iterator[Found]:
+    deepspeed, torch = facts.packages.deepspeed, facts.versions.get("torch")
+    built = deepspeed.built_with.get("version", "")
+    if deepspeed.prebuilt and torch and built not in ("", "0.0") and built != ".".join(torch.split(".")[:2]):
+        what = f"the ops {_some(deepspeed.prebuilt)} were built with torch {built}, but {torch} is installed"
+        yield Found("deepspeed", what)
+
+
+def _prebuilt_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
+    deepspeed, cuda = facts.packages.deepspeed, ".".join(facts.packages.torch.cuda.split(".")[:2])
+    built = deepspeed.built_with.get("cuda_version", "")
+    if deepspeed.prebuilt and cuda and built not in ("", "0.0") and built != cuda:
+        what = f"the ops {_some(deepspeed.prebuilt)} were built with CUDA {built}, but torch was built for CUDA {cuda}"
+        yield Found("deepspeed", what)
+
+
 def _prebuilt_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     missing = facts.packages.deepspeed.missing
     if missing:
@@ -70,6 +98,7 @@ def _some(ops: tuple[str, ...]) -> str:
     return ", ".join(ops[:4]) + (f" and {len(ops) - 4} more" if len(ops) > 4 else "")
 
 
+_REBUILD = "reinstall DeepSpeed to match this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`"
 _BUILDER = "deepspeed/ops/op_builder/builder.py of the installed release: load()"
 RULES = (
     Rule(
@@ -117,6 +146,34 @@ RULES = (
         level=Level.WARNING,
         remedy="uninstall it until pip finds nothing left, then reinstall it",
         find=_two_records,
+    ),
+    Rule(
+        id="requirement_missing",
+        level=Level.WARNING,
+        remedy="install it; `pip check` lists all conflicts",
+        find=_requirement_missing,
+        evidence=("the metadata of the installed packages",),
+    ),
+    Rule(
+        id="requirement_version",
+        level=Level.WARNING,
+        remedy="install a version in this range; `pip check` lists all conflicts",
+        find=_requirement_version,
+        evidence=("the metadata of the installed packages",),
+    ),
+    Rule(
+        id="ops_built_with_another_torch",
+        level=Level.ERROR,
+        remedy=_REBUILD,
+        find=_prebuilt_torch,
+        evidence=("https://github.com/daswer123/xtts-webui/issues/111", _BUILDER),
+    ),
+    Rule(
+        id="ops_built_with_another_cuda",
+        level=Level.ERROR,
+        remedy=_REBUILD,
+        find=_prebuilt_cuda,
+        evidence=(_BUILDER,),
     ),
     Rule(
         id="built_ops_missing",

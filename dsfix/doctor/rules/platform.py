@@ -8,6 +8,11 @@ from ...rules import Found, Level, Rule
 from ..facts import EnvironmentFacts
 
 
+def _wsl1(facts: EnvironmentFacts) -> Iterator[Found]:
+    if facts.platform.wsl == 1:
+        yield Found("platform", "this is WSL 1, which does not support GPUs")
+
+
 def _pinned_memory(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.platform.wsl == 2 and facts.accelerators.present:
         yield Found(
@@ -18,6 +23,13 @@ def _pinned_memory(facts: EnvironmentFacts) -> Iterator[Found]:
 
 
 RULES = (
+    Rule(
+        id="wsl1_has_no_gpu",
+        level=Level.ERROR,
+        remedy="convert the distribution in Windows: `wsl --set-version NAME 2`",
+        find=_wsl1,
+        evidence=("https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",),
+    ),
     Rule(
         id="wsl2_pinned_memory",
         level=Level.NOTE,

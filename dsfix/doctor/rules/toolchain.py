@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from packaging.version import InvalidVersion, Version
+
 from ...rules import Found, Level, Rule
 from ..facts import EnvironmentFacts
 
@@ -69,6 +71,20 @@ def _mismatch(facts: EnvironmentFacts) -> Iterator[Found]:
         )
 
 
+def _compiler_too_new(facts: EnvironmentFacts) -> Iterator[Found]:
+    tools = facts.toolchain
+    below = (facts.packages.torch_probe.fact("cpp_extension", "gcc_below") or {}).get(tools.nvcc)
+    if not (below and tools.gcc and facts.packages.torch.cuda and facts.accelerators.present):
+        return
+    try:
+        too_new = Version(tools.compiler_version) >= Version(str(below))
+    except InvalidVersion:
+        return
+    if too_new:
+        what = f"nvcc of CUDA {tools.nvcc} requires g++ before {below}, but {tools.compiler_version} is installed"
+        yield Found(_WHERE, what)
+
+
 def _numactl(facts: EnvironmentFacts) -> Iterator[Found]:
     on_cpu = facts.variables.get("DS_ACCELERATOR") == "cpu" or not (
         facts.accelerators.present or facts.accelerators.others
@@ -125,6 +141,13 @@ RULES = (
         find=_mismatch,
         affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are prebuilt
         evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
+    ),
+    Rule(
+        id="compiler_too_new_for_nvcc",
+        level=Level.WARNING,
+        remedy="install an older g++ and set CXX to it, or install a newer CUDA toolkit",
+        find=_compiler_too_new,
+        evidence=("CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",),
     ),
     Rule(
         id="numactl_missing",

@@ -1,4 +1,4 @@
-"""Runs each config on the installed DeepSpeed: read it, or train on one CPU rank."""
+"""Runs each config on the installed DeepSpeed: read it, train on one CPU rank, or read it for inference."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ import dsfix  # noqa: F401  # isort: skip
 import deepspeed
 import torch
 from deepspeed import comm
+from deepspeed.inference.config import DeepSpeedInferenceConfig
 from deepspeed.runtime.config import DeepSpeedConfig
 
 
@@ -30,12 +31,15 @@ def read(config, world_size):
     }
 
 
-def train(config):
+def train(config, client):
     """Trains a linear layer for one step."""
     # compiling the shared-memory kernels takes a minute, and a single rank does not communicate
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     model = torch.nn.Linear(4, 4)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    given = {"model_parameters": model.parameters()}
+    if client:
+        given = {"optimizer": getattr(torch.optim, client)(model.parameters(), lr=0.1)}
+    engine, *_ = deepspeed.initialize(model=model, config=config, **given)
     dtype = next(engine.module.parameters()).dtype
     engine.backward(engine(torch.ones(1, 4, dtype=dtype)).float().sum())
     engine.step()
@@ -48,7 +52,10 @@ outcomes = []
 for case in cases:
     try:
         if case.get("train"):
-            outcomes.append(train(case["config"]))
+            outcomes.append(train(case["config"], case.get("client")))
+        elif case.get("infer"):
+            DeepSpeedInferenceConfig(**case["config"])
+            outcomes.append({})
         else:
             outcomes.append(read(case["config"], case.get("world_size", 1)))
     except Exception as error:
