@@ -11,7 +11,7 @@ from pathlib import Path
 from dsfix.cli.exits import Complaint
 from matrix import page_of_records, table
 from matrix.pull_requests import command as pull_requests
-from matrix.upstream import docs, records, running, selection
+from matrix.upstream import docs, fixes, records, running, selection
 
 NAME = "upstream"
 HELP = "DeepSpeed's own tests, from a clone: run a selection; the tests that dsfix writes for it"
@@ -24,6 +24,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     runs = commands.add_parser("run", help="run the tests that are not in the record, without and with dsfix")
     runs.add_argument("--tests", type=Path, required=True, metavar="DIR", help="a clone of DeepSpeed, or its `tests`")
     runs.add_argument("--release", required=True, metavar="X", help="the release to test")
+    runs.add_argument(
+        "--of",
+        metavar="TAG",
+        help="the tag or commit of the tests, if not the release's own: only the tests of upstream's fixes are run",
+    )
     runs.add_argument("--limit", type=int, metavar="N", help="at most N parameters of each test function")
     runs.add_argument("--test", nargs="+", default=(), metavar="ID", help="only tests whose ids start like this")
     runs.add_argument("--again", action="store_true", help="run tests that are in the record again")
@@ -44,17 +49,19 @@ def _run(options: argparse.Namespace) -> int:
         raise Complaint(f"deepspeed {options.release} is not in the table of releases")
     from matrix.upstream.processes import Session
 
-    record = records.load(options.release)
-    with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks) as session:
-        files = _files(options, session.tests)
+    record = records.load(options.release, options.of or f"v{options.release}")
+    patches = () if record.own else fixes.enabled()
+    with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks, patches) as session:
+        files = _files(options, record, session.tests)
         found, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds
         if not options.test:
             record.uncollected = uncollected
-            record.collected = len([test for test in found if not selection.left_out(test)])
-        tests = running.chosen(found, options.test, options.limit)
+            record.collected = len([test for test in found if not selection.left_out(test)]) if record.own else 0
+        tests = running.chosen(found, record, options.test, options.limit)
         running.run(record, session, tests, options.again)
-    begin = f"{record.release}: "
+        running.find_patches(record, session)
+    begin = f"{record.release}, tests of {record.tests}: "
     faults = docs.faults(records.load_all())
     return page_of_records.complain(NAME, (each for each in faults if each.startswith(begin)))
 
@@ -70,8 +77,8 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _files(options: argparse.Namespace, tests: Path) -> list[str]:
+def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> list[str]:
     if options.test:
         named = dict.fromkeys(each.partition("::")[0] for each in options.test)
         return [each for each in named if (tests / each).exists()]
-    return selection.files(tests)
+    return selection.files(tests) if record.own else [each for each in fixes.files() if (tests / each).is_file()]

@@ -1,4 +1,4 @@
-"""build/pages/upstream-tests.md, from the records and the explanations."""
+"""build/pages/upstream-tests.md, from the records, the fixes and the explanations."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from dsfix.catalogue import registry
 from matrix.pages import text
-from matrix.upstream import explanations, selection
+from matrix.upstream import explanations, fixes, selection
 from matrix.upstream.explanations import EXPLANATIONS, Explanation
+from matrix.upstream.fixes import FIXES, Fix
 from matrix.upstream.records import Record, Run, worst
 
 COMMAND = "python -m tox run -e upstream-tests"
@@ -29,27 +30,51 @@ were run three times on both sides.
 
 """
 
+_FIXES = """
+## The tests that came with upstream's fixes
 
-def faults(found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS) -> Iterator[str]:
+On releases that do not have the fix yet. "With dsfix" includes the fixes' patches that are off by default; "all but the
+patch" is dsfix with every patch but this one.
+
+"""
+
+
+def faults(
+    found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS, known_fixes: Sequence[Fix] = FIXES
+) -> Iterator[str]:
     """One sentence for each unexplained worse test, useless explanation or unknown patch."""
     used = set()
     for record in found:
         for test, run in record.runs.items():
             explanation = explanations.fitting(test, record.release, known) if run.worse else None
             used.add(explanation)
+            where = f"{record.release}, tests of {record.tests}: {test}"
             if run.worse and explanation is None:
-                both = f"{_seen(run.without)} without dsfix, {_seen(run.patched)} with it"
-                yield f"{record.release}: {test}: {both}: not explained"
+                yield f"{where}: {_seen(run.without)} without dsfix, {_seen(run.patched)} with it: not explained"
+            fix = fixes.of(test, known_fixes) if not record.own else None
+            tried = fix is not None and set(fix.patches) <= run.left_out.keys()
+            if run.better and tried and not any(_needed(outcome) for outcome in run.left_out.values()):
+                yield f"{where}: passes with dsfix, but needs none of the fix's patches"
     for each in known:
         if each not in used and found:
             yield f"the explanation of {each.test} explains nothing"
         if each.patch and each.patch not in registry.catalogue():
             yield f"{each.test}: {each.patch} is not a patch"
+    for fix in known_fixes:
+        for patch in fix.patches:
+            if patch not in registry.catalogue():
+                yield f"#{fix.request}: {patch} is not a patch"
 
 
-def render(found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS) -> str:
+def render(
+    found: Sequence[Record], known: Sequence[Explanation] = EXPLANATIONS, known_fixes: Sequence[Fix] = FIXES
+) -> str:
     parts = [_HEAD, "## What was run\n\n", _overview(found, known)]
-    parts += [_release(record, known) for record in found]
+    if not any(record.own for record in found):
+        parts.append("\nNo release was run with its own tests yet; these are newer tests.\n")
+    parts += [_release(record, known) for record in found if record.own]
+    others = [record for record in found if not record.own]
+    parts += [_FIXES, _fixed(others, known_fixes), "\n", _uncollected(others)]
     parts += ["\n## What is not run\n\n", text.table(("tests", "why"), _left_out())]
     return "".join(parts)
 
@@ -64,7 +89,7 @@ def _overview(found: Sequence[Record], known: Sequence[Explanation]) -> str:
         rows.append(
             [
                 record.release,
-                f"[v{record.release}]({_REPOSITORY}/tree/v{record.release}/tests)",
+                f"[{record.tests}]({_REPOSITORY}/tree/{record.tests}/tests)",
                 f"{len(runs)} of {record.collected}" if record.collected else str(len(runs)),
                 str(both.count((0, 0))),
                 str(sum(without > 1 and patched == 0 for without, patched in both)),
@@ -116,8 +141,41 @@ def _uncollected(found: Sequence[Record]) -> str:
     return text.table(("not collected", "release", "why"), rows) if rows else ""
 
 
+def _fixed(found: Sequence[Record], known_fixes: Sequence[Fix]) -> str:
+    rows = []
+    for record in found:
+        for test, run in sorted(record.runs.items()):
+            fix = fixes.of(test, known_fixes) if run.complete else None
+            if fix is not None:
+                rows.append(
+                    [
+                        _name(test),
+                        f"[#{fix.request}]({_REPOSITORY}/pull/{fix.request}), {fix.release}",
+                        record.release,
+                        _seen(run.without),
+                        _seen(run.patched),
+                        _needing(run, fix),
+                    ]
+                )
+    return text.table(("test", "fix", "release", "without dsfix", "with it", "all but the patch"), rows)
+
+
+def _needing(run: Run, fix: Fix) -> str:
+    """The patches without which the test fails, and those not tried yet."""
+    needed = [
+        f"[{patch}](catalogue.md#{patch}): {run.left_out.get(patch, 'not run')}"
+        for patch in fix.patches
+        if run.better and _needed(run.left_out.get(patch, "failed"))
+    ]
+    return ", ".join(needed)
+
+
 def _left_out() -> list[list[str]]:
     return [[f"`{pattern}`", why] for pattern, why in selection.LEFT_OUT.items()]
+
+
+def _needed(outcome: str) -> bool:
+    return worst([outcome]) > 1
 
 
 def _name(test: str) -> str:

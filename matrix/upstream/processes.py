@@ -43,16 +43,16 @@ class Ended:
 class Session(ExitStack):
     """The tests of `directory`, a clone of DeepSpeed or its `tests`, on one release. A context manager.
 
-    The tests are copied, because they write files and must not find the clone's DeepSpeed. Raises Complaint if the
-    directory has no tests.
+    The tests are copied, because they write files and must not find the clone's DeepSpeed. patches: those enabled with
+    dsfix, instead of the default ones. Raises Complaint if the directory has no tests.
     """
 
-    def __init__(self, directory: Path, release: str, seconds: float, ranks: int) -> None:
+    def __init__(self, directory: Path, release: str, seconds: float, ranks: int, patches: Sequence[str] = ()) -> None:
         super().__init__()
         tests = directory / "tests" if (directory / "tests" / "unit").is_dir() else directory
         if not (tests / "unit").is_dir():
             raise Complaint(f"{directory} has no tests/unit: a clone of DeepSpeed at the release's tag is needed")
-        self._source, self._seconds, self._ranks = tests, seconds, ranks
+        self._source, self._seconds, self._ranks, self._patches = tests, seconds, ranks, patches
         self._path = environments.installed(release)
         self._extensions = cache_directory() / "upstream" / release
         self.versions: dict[str, str] = {}
@@ -113,26 +113,26 @@ class Session(ExitStack):
             process.wait()
         (self._extensions / "built").touch()
 
-    def run(self, variant: str, tests: Sequence[str]) -> Iterator[Ended]:
+    def run(self, variant: str, tests: Sequence[str], left_out: Sequence[str] = ()) -> Iterator[Ended]:
         """Yield each test as it ends. If a test crashes or hangs its process, a new one continues with the others.
 
-        variant: "without" dsfix, or "with" it. Raises Complaint if tests cannot run.
+        variant: "without" dsfix, or "with" it but without the patches `left_out`. Raises Complaint if tests cannot run.
         """
         rest = list(tests)
         while rest:
             before = len(rest)
-            for ended in self._some(variant, rest):
+            for ended in self._some(variant, rest, left_out):
                 rest.remove(ended.test)
                 yield ended
             if len(rest) == before:
                 raise Complaint(f"tests cannot be run {variant} dsfix: {', '.join(rest[:3])}")
 
-    def _some(self, variant: str, tests: Sequence[str]) -> Iterator[Ended]:
+    def _some(self, variant: str, tests: Sequence[str], left_out: Sequence[str]) -> Iterator[Ended]:
         self._unlock()
         asked = self._scratch / "asked"
         asked.write_text("\n".join(tests) + "\n", encoding="utf-8")
         environment = self._environment(variant)
-        environment["UPSTREAM_TESTS"] = str(asked)
+        environment.update(UPSTREAM_TESTS=str(asked), DSFIX_SKIP=",".join(left_out))
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         running, done = "", 0
         begun = time.monotonic()
@@ -175,7 +175,7 @@ class Session(ExitStack):
             TORCH_EXTENSIONS_DIR=str(self._extensions),
             TOKENIZERS_PARALLELISM="false",
         )
-        environment.update(DSFIX_SKIP="", DSFIX_ONLY="")
+        environment.update(DSFIX_SKIP="", DSFIX_ONLY=",".join(self._patches))
         environment["PYTHONPATH"] = os.pathsep.join([str(_INSIDE), environment["PYTHONPATH"]])
         return environments.with_dsfix(environment) if variant == "with" else environment
 

@@ -1,4 +1,4 @@
-"""The recorded runs of DeepSpeed's tests: one file per release."""
+"""The recorded runs of DeepSpeed's tests: one file per release and origin of the tests."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _RANKS = {"passed": 0, "xpassed": 0, "skipped": 1, "xfailed": 1, "failed": 2, "e
 class Run:
     """One test: its outcomes without and with dsfix, in order.
 
-    why: variant -> the message of the worst outcome.
+    why: variant -> the message of the worst outcome. left_out: patch -> the outcome with all patches but this one.
     """
 
     without: list[str] = field(default_factory=list)
     patched: list[str] = field(default_factory=list)
     why: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def outcomes(self, variant: str) -> list[str]:
         return self.patched if variant == "with" else self.without
@@ -55,13 +56,14 @@ class Run:
 
 @dataclass
 class Record:
-    """The tests of the release's tag that were run on it.
+    """The tests of `tests`, a tag or commit of DeepSpeed, that were run on `release`.
 
     collected: number of tests in the selected files. uncollected: file -> why it cannot be collected. ranks: number of
     devices that the tests see.
     """
 
     release: str
+    tests: str
     ranks: int = 0
     seconds: float = 0.0
     date: str = ""
@@ -69,6 +71,11 @@ class Record:
     collected: int = 0
     uncollected: dict[str, str] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
+
+    @property
+    def own(self) -> bool:
+        """Whether the tests are those of the release."""
+        return self.tests == f"v{self.release}"
 
 
 def badness(outcome: str) -> int:
@@ -79,20 +86,20 @@ def worst(outcomes: list[str]) -> int:
     return max(map(badness, outcomes))
 
 
-def path(release: str, directory: Path = DIRECTORY) -> Path:
-    return directory / f"{release}.json"
+def path(release: str, tests: str, directory: Path = DIRECTORY) -> Path:
+    return directory / (f"{release}.json" if tests == f"v{release}" else f"{release}-{tests}.json")
 
 
-def load(release: str, directory: Path = DIRECTORY) -> Record:
+def load(release: str, tests: str, directory: Path = DIRECTORY) -> Record:
     """The record, empty if there is no file."""
-    file = path(release, directory)
-    return _read(file) if file.is_file() else Record(release)
+    file = path(release, tests, directory)
+    return _read(file) if file.is_file() else Record(release, tests)
 
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
     """All records, newest release first."""
     found = [_read(file) for file in directory.glob("*.json")]
-    return sorted(found, key=lambda each: Version(each.release), reverse=True)
+    return sorted(found, key=lambda each: (Version(each.release), each.tests), reverse=True)
 
 
 def _read(file: Path) -> Record:
@@ -102,16 +109,21 @@ def _read(file: Path) -> Record:
 
 
 def _run(row: Mapping[str, Any]) -> Run:
-    return Run(row.get("without", []).copy(), row.get("with", []).copy(), dict(row.get("why", {})))
+    return Run(
+        row.get("without", []).copy(),
+        row.get("with", []).copy(),
+        dict(row.get("why", {})),
+        dict(row.get("left_out", {})),
+    )
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
     """One line per test that has been run."""
     runs = {test: _row(run) for test, run in sorted(record.runs.items()) if run.without or run.patched}
     text = files.lines({**vars(record), "runs": runs}, "uncollected", "runs")
-    files.replace(path(record.release, directory), text)
+    files.replace(path(record.release, record.tests, directory), text)
 
 
 def _row(run: Run) -> dict[str, Any]:
-    row = {"without": run.without, "with": run.patched, "why": run.why}
+    row = {"without": run.without, "with": run.patched, "why": run.why, "left_out": run.left_out}
     return {name: value for name, value in row.items() if value}

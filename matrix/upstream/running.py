@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from matrix.progress import Meter
-from matrix.upstream import records, selection
+from matrix.upstream import fixes, records, selection
 from matrix.upstream.processes import Ended
 from matrix.upstream.records import VARIANTS, Record, Run
 
@@ -25,7 +25,7 @@ class Tests(Protocol):
     @property
     def versions(self) -> dict[str, str]: ...
     def build(self) -> None: ...
-    def run(self, variant: str, tests: Sequence[str]) -> Iterator[Ended]: ...
+    def run(self, variant: str, tests: Sequence[str], left_out: Sequence[str] = ()) -> Iterator[Ended]: ...
 
 
 def run(record: Record, session: Tests, tests: Sequence[str], again: bool = False) -> None:
@@ -34,7 +34,7 @@ def run(record: Record, session: Tests, tests: Sequence[str], again: bool = Fals
         if again or test not in record.runs:
             record.runs[test] = Run()
     rest = [test for test in tests if not record.runs[test].complete]
-    print(f"deepspeed {record.release}: {len(rest)} of {len(tests)} to run", flush=True)
+    print(f"deepspeed {record.release}, tests of {record.tests}: {len(rest)} of {len(tests)} to run", flush=True)
     if rest:
         session.build()
     with Meter(len(rest)) as meter:
@@ -45,6 +45,19 @@ def run(record: Record, session: Tests, tests: Sequence[str], again: bool = Fals
                     if record.runs[ended.test].complete:
                         meter.advance()
             _repeat(record, session, [test for test in group if record.runs[test].worse])
+
+
+def find_patches(record: Record, session: Tests) -> None:
+    """Find the patches that make the tests of `fixes` pass, by disabling each one with all others enabled."""
+    wanted: dict[str, list[str]] = {}
+    for test, each in record.runs.items():
+        for patch in fixes.patches(test) if each.better else ():
+            if patch not in each.left_out:
+                wanted.setdefault(patch, []).append(test)
+    for patch, tests in wanted.items():
+        for ended in session.run("with", tests, [patch]):
+            record.runs[ended.test].left_out[patch] = ended.outcome
+            records.save(record)
 
 
 def _repeat(record: Record, session: Tests, tests: Sequence[str]) -> None:
@@ -72,10 +85,14 @@ def _groups(tests: Sequence[str]) -> Iterator[list[str]]:
         yield group
 
 
-def chosen(tests: Sequence[str], prefixes: Sequence[str], limit: int | None) -> list[str]:
-    """The collected tests that start with one of `prefixes`; by default, those selected."""
+def chosen(tests: Sequence[str], record: Record, prefixes: Sequence[str], limit: int | None) -> list[str]:
+    """The collected tests that start with one of `prefixes`. By default, of the release's own tests those selected; of
+    others, those that came with fixes that the release does not have.
+    """
     if prefixes:
         found = [test for test in tests if test.startswith(tuple(prefixes))]
-    else:
+    elif record.own:
         found = [test for test in tests if not selection.left_out(test)]
+    else:
+        found = [test for test in tests if fixes.lacking(test, record.release)]
     return selection.sampled(found, limit)

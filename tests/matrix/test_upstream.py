@@ -4,10 +4,12 @@ import argparse
 
 import pytest
 
+from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
 from matrix import environments
-from matrix.upstream import command, docs, processes, records, running, selection
+from matrix.upstream import command, docs, fixes, processes, records, running, selection
 from matrix.upstream.explanations import EXPLANATIONS, Explanation, Kind
+from matrix.upstream.fixes import FIXES, Fix
 from matrix.upstream.records import Record, Run
 
 ENGINE = "unit/runtime/test_ds_initialize.py"
@@ -132,32 +134,33 @@ class Engine:
         self.versions = {"deepspeed": "0.18.9"}
         self.outcomes = outcomes
         self.ran = []
+        self.needed = ""
         self.stops_at = ""
 
     def build(self):
         pass
 
-    def run(self, variant, tests):
+    def run(self, variant, tests, left_out=()):
         self.ran.append((variant, tuple(tests)))
         for test in tests:
             if variant == "with" and test == self.stops_at:
                 raise KeyboardInterrupt
             without, patched = self.outcomes[test]
-            seen = patched if variant == "with" else without
+            seen = patched if variant == "with" and self.needed not in left_out else without
             yield processes.Ended(test, seen, "" if seen == "passed" else "ValueError")
 
 
 @pytest.fixture
 def record(tmp_path, records_in):
     records_in(records, tmp_path / "records")
-    return Record("0.18.9")
+    return Record("0.18.9", "v0.18.9")
 
 
 class TestRun:
     def test_what_is_in_the_record_is_not_run_again(self, record):
         engine = Engine(a=("passed", "passed"), b=("failed", "passed"))
         running.run(record, engine, ["a"])
-        read = records.load("0.18.9")
+        read = records.load("0.18.9", "v0.18.9")
         assert read.runs == {"a": Run(["passed"], ["passed"])}
         running.run(read, engine, ["a", "b"])
         assert engine.ran[2:] == [("without", ("b",)), ("with", ("b",))]
@@ -172,7 +175,7 @@ class TestRun:
             running.run(record, engine, ["a", "b", "c"])
         engine.ran.clear()
         engine.stops_at = ""
-        running.run(records.load("0.18.9"), engine, ["a", "b", "c"])
+        running.run(records.load("0.18.9", "v0.18.9"), engine, ["a", "b", "c"])
         assert [(variant, tests) for variant, tests in engine.ran if tests] == [("with", ("b", "c"))]
 
     def test_worse_tests_are_repeated_on_both_sides(self, record):
@@ -194,6 +197,23 @@ class TestRun:
         assert Run([without], [patched]).worse is worse
         assert not Run([without, patched], [patched]).worse
 
+    def test_the_patch_of_a_fix_is_found_by_disabling_it(self, record, monkeypatch):
+        monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("a",), ("other", "fix")),))
+        engine = Engine(a=("failed", "passed"))
+        engine.needed = "fix"
+        running.run(record, engine, ["a"])
+        running.find_patches(record, engine)
+        assert record.runs["a"].left_out == {"other": "passed", "fix": "failed"}
+        assert records.load("0.18.9", "v0.18.9").runs == record.runs
+
+    def test_of_tests_of_another_release_only_those_of_fixes_are_run(self, monkeypatch):
+        monkeypatch.setattr(fixes, "FIXES", (Fix(1, "0.19.0", ("file::of_fix",)),))
+        tests = ["file::of_fix[1]", "file::of_fix[2]", "file::other"]
+        assert running.chosen(tests, Record("0.18.9", "v0.19.8"), (), None) == tests[:2]
+        assert running.chosen(tests, Record("0.19.0", "v0.19.8"), (), None) == [], "it has the fix"
+        assert running.chosen(tests, Record("0.18.9", "v0.18.9"), (), 1) == ["file::of_fix[1]", "file::other"]
+        assert running.chosen(tests, Record("0.18.9", "v0.19.8"), ["file::o"], None) == tests
+
     def test_from_the_command_to_the_page(self, stand_in, clone, monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(processes.Session, "__enter__", lambda self: stand_in)
         monkeypatch.setattr(processes.Session, "__exit__", lambda *_: None)
@@ -206,27 +226,42 @@ class TestRun:
         assert "| `test_ds_initialize.py::test_without` | passed | failed | not explained |" in page
 
 
-WORSE = Record("0.18.9", collected=5, runs={"unit/a.py::b[1]": Run(["passed"] * 3, ["failed"] * 3)})
+WORSE = Record("0.18.9", "v0.18.9", collected=5, runs={"unit/a.py::b[1]": Run(["passed"] * 3, ["failed"] * 3)})
 ASSERTS = Explanation("unit/a.py::b", "<0.19", Kind.ASSERTS_BUG, "because")
 
 
 class TestPage:
     def test_a_worse_test_needs_an_explanation(self):
-        assert len(list(docs.faults([WORSE], ()))) == 1
-        assert list(docs.faults([WORSE], (ASSERTS,))) == []
-        assert "| 1 of 5 | 0 | 0 | 0 | 0 | 1, 1 explained |" in docs.render([WORSE], (ASSERTS,))
-        assert "| `a.py::b[1]` | passed | failed | asserts the bug: because |" in docs.render([WORSE], (ASSERTS,))
+        assert len(list(docs.faults([WORSE], (), ()))) == 1
+        assert list(docs.faults([WORSE], (ASSERTS,), ())) == []
+        assert "| 1 of 5 | 0 | 0 | 0 | 0 | 1, 1 explained |" in docs.render([WORSE], (ASSERTS,), ())
+        assert "| `a.py::b[1]` | passed | failed | asserts the bug: because |" in docs.render([WORSE], (ASSERTS,), ())
 
     def test_an_explanation_that_explains_nothing_is_named(self):
-        good = Record("0.18.9", runs={"unit/a.py::b[1]": Run(["passed"], ["passed"])})
-        assert list(docs.faults([good], (ASSERTS,))) == ["the explanation of unit/a.py::b explains nothing"]
+        good = Record("0.18.9", "v0.18.9", runs={"unit/a.py::b[1]": Run(["passed"], ["passed"])})
+        assert list(docs.faults([good], (ASSERTS,), ())) == ["the explanation of unit/a.py::b explains nothing"]
+
+    def test_a_fix_is_a_row_with_the_patch_that_was_needed(self):
+        patch = next(iter(catalogue()))
+        fix = Fix(7, "0.18.0", ("unit/a.py",), (patch,))
+        link = "[#7](https://github.com/deepspeedai/DeepSpeed/pull/7)"
+        row = f"| `a.py::b[1]` | {link}, 0.18.0 | 0.16.9 | failed | passed |"
+        for left_out, cell, faults in (
+            ({}, "not run", 0),
+            ({patch: "failed"}, "failed", 0),
+            ({patch: "passed"}, "", 1),
+        ):
+            record = Record("0.16.9", "v0.18.9", runs={"unit/a.py::b[1]": Run(["failed"], ["passed"], {}, left_out)})
+            needed = f" [{patch}](catalogue.md#{patch}): {cell}" if cell else " "
+            assert f"{row}{needed} |" in docs.render([record], (), (fix,))
+            assert len(list(docs.faults([record], (), (fix,)))) == faults
 
 
 class TestCommitted:
     def test_every_record_is_of_a_known_release(self):
         for record in records.load_all():
-            assert records.path(record.release).is_file()
+            assert records.path(record.release, record.tests).is_file()
             assert not record.collected or record.collected >= len(record.runs)
 
     def test_nothing_is_worse_without_an_explanation(self):
-        assert list(docs.faults(records.load_all(), EXPLANATIONS)) == []
+        assert list(docs.faults(records.load_all(), EXPLANATIONS, FIXES)) == []
