@@ -45,8 +45,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backwards",
         "ZeRO-1 and ZeRO-2 lose gradients, or count them twice, if engine.backward() is called several times before a "
-        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop fix this, except "
-        "where they cannot tell what the script discards, and warn.",
+        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop fix this; they "
+        "are off unless DSFIX_ONLY names them, because they cannot detect what module.zero_grad() discards.",
         ("cached_gradients", "forwards_first", "loss_twice", "several_backwards", "two_heads", "two_losses"),
         levels={"stage": ("1", "2")},
     ),
@@ -333,6 +333,16 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "in the order of others whose layer is a DecoderLayer. 0.13.2 to 0.13.4 find no name, and divide it in its own "
         "order by mistake.",
         ("sharded_persimmon", "sharded_decoder_by_heads", "sharded_decoder_by_groups"),
+    ),
+    Explanation(
+        "discarded-unseen",
+        "Off unless DSFIX_ONLY names it, because it cannot detect what module.zero_grad() or `.grad = None` discards.",
+        (
+            *("discarded_by_hand", "discarded_by_module", "warm_up_by_hand", "warm_up_by_module"),
+            *("first_pass_zero2_by_hand", "first_pass_zero2_by_module"),
+        ),
+        ("worse",),
+        patches=("zero12_offload_several_backwards_drop", "zero2_offload_several_backwards"),
     ),
     Explanation(
         "probe-read",

@@ -9,6 +9,7 @@ How: a pass at the boundary adds what an earlier pass of the same step has copie
     (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is a property meanwhile that records
     it. Where that is in doubt (a read of `.grad`, a checkpoint loaded, a pass of another engine's loss before the own
     one) the earlier passes are lost as without the patch, with one warning.
+    Off unless named: it has been tried on one rank.
 Changes: a step includes the passes that were lost, also one after which the script left out the step, and no stale
     gradients. In a checkpoint written without the patch Adam's moments adapt within some 1 / (1 - beta2) steps.
     ZenFlow, and fp32 accumulation for a 16-bit model in 0.19.8, are not covered.
@@ -67,6 +68,7 @@ def end(optimizer: Any) -> None:
 PATCH = Patch(
     title="ZeRO-1/2 + optimizer offload: only the last backward pass before a step counts",
     severity=Severity.WRONG_RESULT,
+    default=False,
     affects={"deepspeed": ">=0.12.0"},
     changes=(
         Edit(

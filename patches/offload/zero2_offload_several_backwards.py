@@ -7,7 +7,7 @@ Why: with `gradient_accumulation_steps` 1, nothing is kept of a backward pass th
 How: a pass that is not at the boundary is kept on the CPU, and the next ones of the step are added. What the script
     discards in between (`.grad = None`, any `zero_grad`) stays discarded, and so do, with one warning, the earlier
     passes where that is in doubt: see zero12_offload_several_backwards_drop. From 0.15.2 to 0.18.9 three or more passes
-    also need zero2_offload_accumulation_drops.
+    also need zero2_offload_accumulation_drops. Off unless named: it has been tried on one rank.
 Changes: a step is larger by the passes that were lost, and a copy of the partition's gradients is kept on the CPU. A
     checkpoint written without the patch is intact; Adam's moments catch up within about 1 / (1 - beta2) steps.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
@@ -43,6 +43,7 @@ def end(optimizer: Any) -> None:
 PATCH = Patch(
     title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: only the last backward pass is used",
     severity=Severity.WRONG_RESULT,
+    default=False,
     affects={"deepspeed": ">=0.12.0,<0.19.0"},
     changes=(
         Edit(

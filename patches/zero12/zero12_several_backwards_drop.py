@@ -10,6 +10,7 @@ How: keeps the sum until `step` has used it, so that the next pass is added to i
     (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is a property meanwhile that records
     it. Where that is in doubt (a read of `.grad`, a checkpoint loaded, a pass of another engine's loss before the own
     one), and with Muon, the earlier passes are lost as without the patch, with one warning.
+    Off unless named: it has been tried on one rank.
 Changes: a step is larger by the passes that were lost, also by one after which the script left out the step. A
     checkpoint written without the patch is intact, but was trained on the last pass of each step; Adam's moments catch
     up within about 1 / (1 - beta2) steps.
@@ -87,6 +88,7 @@ def tell_of_muon() -> None:
 PATCH = Patch(
     title="ZeRO-1 and ZeRO-2: only the last backward pass before a step is used",
     severity=Severity.WRONG_RESULT,
+    default=False,
     affects={"deepspeed": ">=0.17.6"},
     changes=(
         Edit(_EPILOGUE, replace="self.all_grad_tensors[i] = None", code="pass"),

@@ -34,7 +34,7 @@ _EPILOGUE = f"{_OPTIMIZER}.independent_gradient_partition_epilogue"
 
 def begin(optimizer: Any) -> None:
     """A backward pass: what the script has discarded since the last one is taken out of the sum."""
-    if any(each is not None for each in optimizer.averaged_gradients.values()):
+    if optimizer.__dict__.get("_dsfix_passes"):
         return  # a second pass at the boundary: zero12_several_backwards_drop
     discards = unwatch(optimizer)
     discarded = discards.certain | discards.doubtful
