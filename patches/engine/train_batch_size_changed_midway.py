@@ -61,6 +61,7 @@ PATCH = Patch(
             uses=(tell_optimizer,),
         ),
     ),
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/1310": "introduced"},
     present=(Source(f"{_ENGINE}.set_train_batch_size", "self._config.train_batch_size = train_batch_size"),),
 )
 
