@@ -75,7 +75,9 @@ PATCH = Patch(
         ),
     ),
     upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/217": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/4836": "related: an empty number since 0.12.6, the copy before",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8282": "related: non_reentrant_checkpoint, in 0.19.6",
     },
     present=(Source(_PARTITIONED, "new_args.append(arg)"), Source(_ON_CPU, "new_args.append(arg)")),
     config=_meets,

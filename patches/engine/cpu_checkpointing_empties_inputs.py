@@ -42,6 +42,7 @@ PATCH = Patch(
             uses=(stand_ins,),
         ),
     ),
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8282": "introduced in 0.19.6"},
     present=(Source(_OFFLOADED, "to_empty.append(arg)"),),
     config=lambda job: bool(job.get("activation_checkpointing", "cpu_checkpointing")),
 )

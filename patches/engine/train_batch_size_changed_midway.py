@@ -34,8 +34,7 @@ def ends_step(engine: Any) -> bool:
         begun = 0
     if steps != before:
         begun = done if done % steps == 0 else done - (done - begun) % before
-        if hasattr(engine.optimizer, "gradient_accumulation_steps"):
-            engine.optimizer.gradient_accumulation_steps = steps
+        tell_optimizer(engine)
     engine._dsfix_step_begun = begun, steps
     ends: bool = (done + 1 - begun) % steps == 0
     if ends != ((done + 1) % steps == 0):
@@ -43,12 +42,27 @@ def ends_step(engine: Any) -> bool:
     return ends
 
 
+def tell_optimizer(engine: Any) -> None:
+    """Give a ZeRO optimizer the new accumulation steps; one that was made for 1 keeps no sum on the CPU."""
+    if hasattr(engine.optimizer, "gradient_accumulation_steps"):
+        engine.optimizer.gradient_accumulation_steps = engine.gradient_accumulation_steps()
+
+
 PATCH = Patch(
     title="engine.set_train_batch_size in a running job: steps after too few micro-batches",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
-    changes=(Edit(_BOUNDARY, replace=_COUNTED, code="return ends_step(self)", uses=(ends_step,)),),
-    present=(Source(f"{_ENGINE}.set_train_batch_size", "self._config.gradient_accumulation_steps = new_gas"),),
+    changes=(
+        Edit(_BOUNDARY, replace=_COUNTED, code="return ends_step(self)", uses=(ends_step,)),
+        Edit(  # boundaries may be set by hand
+            f"{_ENGINE}.set_train_batch_size",
+            after="self._config.gradient_accumulation_steps = new_gas",
+            code="tell_optimizer(self)",
+            uses=(tell_optimizer,),
+        ),
+    ),
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/1310": "introduced"},
+    present=(Source(f"{_ENGINE}.set_train_batch_size", "self._config.train_batch_size = train_batch_size"),),
 )
 
 _LEARNING_RATE = 0.1

@@ -57,6 +57,7 @@ PATCH = Patch(
             uses=(warn_of_order,),
         ),
     ),
+    upstream={"https://github.com/deepspeedai/DeepSpeed/commit/3354cff38b7f5f1cba45ffc16a18bbf3c933861a": "introduced"},
     present=(
         Source(
             f"{_LOADER}.__init__",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 from matrix.bystanders.scenario import Job, scenario, settings
@@ -406,3 +407,42 @@ def compiled_before(job: Job) -> None:
     model.compile(backend="eager")
     engine = job.engine(model)
     job.steps(engine, range(3))
+
+
+def _of_deepspeed(job: Job, **options: bool) -> None:
+    """A residual model that gives its checkpoints copies, and the number bound to the function."""
+    torch = job.torch
+    torch.manual_seed(0)
+    blocks = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(2)]
+    checkpointing: Any = None
+
+    def run(block: Any, factor: float, x: Any) -> Any:
+        return block(x) * factor
+
+    def forward(self: Any, x: Any) -> Any:
+        x = self.first(x)
+        for block in self.blocks:
+            function = partial(run, block, 0.5)
+            x = x + (checkpointing.checkpoint(function, x.clone()) if checkpointing else function(x))
+        return self.head(x)
+
+    first, head = torch.nn.Linear(16, 16), torch.nn.Linear(16, 1, bias=False)
+    engine = job.engine(job.model(forward, first=first, blocks=torch.nn.ModuleList(blocks), head=head))
+    if not job.plain:
+        import deepspeed
+
+        checkpointing = deepspeed.checkpointing
+        checkpointing.configure(None, None, **options)
+    job.steps(engine, range(3))
+
+
+@scenario("deepspeed.checkpointing partitions copies of a residual model's activations", stage="03")
+@settings(works_around=("checkpoint_empties_inputs", "partition_activations_number"))
+def partitioned_activations(job: Job) -> None:
+    _of_deepspeed(job, partition_activations=True)
+
+
+@scenario("deepspeed.checkpointing keeps copies of a residual model's activations on the CPU")
+@settings(works_around=("cpu_checkpointing_empties_inputs",), stage="03", release="0.19.8")
+def activations_on_cpu(job: Job) -> None:
+    _of_deepspeed(job, checkpoint_in_cpu=True)
