@@ -33,7 +33,8 @@ def is_frozen(tensor: Any, frame: Any, task: Any) -> bool:
     """Whether what a recomputation saves is a frozen parameter of ZeRO-3. When it saves the last tensor, after which
     torch compares them, one of these parameters may have been emptied: tells it."""
     frozen = not tensor.requires_grad and hasattr(tensor, "ds_id")
-    if frame is not None and frame.metadata_fn is not None:
+    # otherwise torch compares nothing; with determinism_check="none" it compares None
+    if frame is not None and frame.metadata_fn is not None and frame.metadata_fn(tensor) is not None:
         saved = vars(frame).setdefault(_SAVED, [])
         if frozen and tensor.numel():
             saved.append(tensor)
