@@ -33,16 +33,15 @@ def is_frozen(tensor: Any, frame: Any, task: Any) -> bool:
     """Whether what a recomputation saves is a frozen parameter of ZeRO-3. When it saves the last tensor, after which
     torch compares them, one of these parameters may have been emptied: tells it."""
     frozen = not tensor.requires_grad and hasattr(tensor, "ds_id")
-    # otherwise torch compares nothing; with determinism_check="none" it compares None
-    if frame is not None and frame.metadata_fn is not None and frame.metadata_fn(tensor) is not None:
+    if frame is not None and frame.metadata_fn is not None and not frame.ignore_saved_mismatch:
         saved = vars(frame).setdefault(_SAVED, [])
         if frozen and tensor.numel():
             saved.append(tensor)
         if frame.recomp_counter[task] + 1 == len(frame.weak_holders):
-            if not frame.ignore_saved_mismatch and not all(each.numel() for each in saved):
-                took_effect(
-                    __name__, "a recomputed checkpoint kept frozen parameters; torch would have found them empty"
-                )
+            emptied = [each for each in saved if not each.numel()]
+            # of determinism_check="none" it is None: torch finds no difference
+            if emptied and frame.metadata_fn(emptied[0]) is not None:
+                took_effect(__name__, "a recomputed checkpoint kept frozen parameters; torch would find them empty")
             saved.clear()
     return frozen
 
