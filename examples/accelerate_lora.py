@@ -1,28 +1,26 @@
 """A custom training loop with accelerate: LoRA under ZeRO-2 with a schedule, on a tiny Llama created from a config.
 
-python examples/accelerate_lora.py            # or: accelerate launch, torchrun
-python examples/accelerate_lora.py --plain    # without DeepSpeed, for comparison
+torchrun --nproc_per_node 2 examples/accelerate_lora.py
+torchrun --nproc_per_node 2 examples/accelerate_lora.py --plain    # without DeepSpeed, for comparison
 """
 
 import dsfix  # noqa: F401 isort: skip
 
 import sys
 
+import tiny
 import torch
 from accelerate import Accelerator, DeepSpeedPlugin
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM, get_linear_schedule_with_warmup
+from transformers import get_linear_schedule_with_warmup
 
 STEPS = 3
 
 plugin = DeepSpeedPlugin(zero_stage=2, gradient_accumulation_steps=1, gradient_clipping=1.0)
 accelerator = Accelerator(deepspeed_plugin=None if "--plain" in sys.argv else plugin)
 
-torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
-)
+model = tiny.llama()
 model = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
 trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 undecayed = ("bias", "norm.weight", "layernorm.weight")
@@ -33,7 +31,7 @@ groups = [
 ]
 optimizer = torch.optim.AdamW(groups, lr=1e-2)
 scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=1, num_training_steps=STEPS)
-data = torch.randint(64, (2 * STEPS, 16))
+data = torch.randint(64, (accelerator.num_processes * 2 * STEPS, 16))
 model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=2), scheduler)
 
 for tokens in loader:

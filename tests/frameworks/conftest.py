@@ -1,6 +1,8 @@
 """What the tests of frameworks share: scripts run as their users run them, on the machine of the demonstration."""
 
+import json
 import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +14,15 @@ from dsfix.versions import Fit, gate
 from tests.processes import ended, without_dsfix
 
 ROOT = Path(__file__).parents[2]
+SERVER = Path(__file__).parent / "programs" / "server.py"
 MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the frameworks use DeepSpeed on such only
+
+
+def environment(**variables):
+    kept = {name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ}
+    env = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", GLOO_SOCKET_IFNAME="lo", **kept, **variables)
+    env["PYTHONPATH"] = os.pathsep.join([str(MACHINE), *filter(None, [env.get("PYTHONPATH")])])
+    return env
 
 
 @pytest.fixture
@@ -20,10 +30,31 @@ def run(tmp_path):
     """Runs a script in a fresh process; keywords are more environment variables."""
 
     def call(script, *arguments, **variables):
-        kept = {name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ}
-        env = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **kept, **variables)
-        env["PYTHONPATH"] = os.pathsep.join([str(MACHINE), *filter(None, [env.get("PYTHONPATH")])])
-        return ended([sys.executable, script, *arguments], tmp_path, env)
+        return ended([sys.executable, script, *arguments], tmp_path, environment(**variables))
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def _server():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, SERVER], env=environment(), **pipes) as server:
+        yield server
+        server.stdin.close()
+
+
+@pytest.fixture
+def ranks(_server, tmp_path_factory):
+    """Runs a command on two ranks; keywords are more environment variables. Returns whether they ended well, and what
+    the first one printed."""
+
+    def call(command, **variables):
+        directory = tmp_path_factory.mktemp("ranks")
+        script, *arguments = command.split()
+        job = [[str(ROOT / script), *arguments], variables, str(directory)]
+        print(json.dumps(job), file=_server.stdin, flush=True)
+        well = json.loads(_server.stdout.readline())
+        return well, directory.joinpath("0").read_text(encoding="utf-8", errors="replace")
 
     return call
 

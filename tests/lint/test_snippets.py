@@ -62,4 +62,4 @@ def test_without_the_comment_it_does_not(tool, tmp_path):
 
 def test_the_places_that_show_it():
     names = {name.partition(" ")[0] for name in SCRIPTS}
-    assert names >= {"README.md", "frameworks.md", "demo", "accelerate_loop.py", "trainer_lora_zero3.py", "trl_sft.py"}
+    assert names >= {"README.md", "frameworks.md", "demo", "accelerate_loop.py", "trainer.py", "trl_lora.py"}

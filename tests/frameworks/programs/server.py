@@ -1,0 +1,77 @@
+"""Has two ranks run a script for each line of standard input, after the frameworks are imported once for all of them.
+
+A line has ["script", "argument", …], {"variable": "value"} and the directory where the ranks run and write what they
+print, to the files 0 and 1. The answer is whether both ended with status 0.
+"""
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+RANKS = 2
+SECONDS = 500  # of a job; on an idle machine it takes 10
+LOADED = ("torch._dynamo", "torch._inductor.compile_fx", "torch.utils.cpp_extension", "transformers.trainer")
+LOADED += ("transformers.models.llama.modeling_llama", "accelerate", "peft", "datasets")
+LOADED += ("trl.trainer.sft_trainer", "trl.trainer.dpo_trainer")
+
+
+def work(rank, port, command, variables, directory):
+    os.chdir(directory)
+    output = os.open(str(rank), os.O_WRONLY | os.O_CREAT)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_PORT": port}
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in ranks.items()}, **variables})
+    sys.argv, sys.path[0] = command, str(Path(command[0]).parent)
+    signal.alarm(SECONDS)
+    runpy.run_path(command[0], run_name="__main__")
+
+
+def ranks_of(*job):
+    """Whether all ranks ended well; the first that does not ends the others."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    ranks = set()
+    for rank in range(RANKS):
+        ranks.add(pid := os.fork())
+        if pid == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                try:
+                    work(rank, port, *job)
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+            os._exit(status)
+    well = True
+    while ranks:
+        pid, status = os.wait()
+        ranks.discard(pid)
+        if status and well:
+            well = False
+            for each in ranks:
+                os.kill(each, signal.SIGKILL)
+    return well
+
+
+with os.fdopen(os.dup(1), "w") as answers:
+    os.dup2(2, 1)
+    for name in LOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    assert not {"deepspeed", "dsfix"} & sys.modules.keys()
+    gc.freeze()
+    for line in sys.stdin:
+        print(json.dumps(ranks_of(*json.loads(line))), file=answers, flush=True)

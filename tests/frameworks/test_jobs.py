@@ -1,0 +1,65 @@
+"""The examples with frameworks on two ranks: with dsfix they train as without DeepSpeed, and it says what the page
+says; without dsfix a job computes something else just where dsfix says that a patch took effect."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from dsfix.catalogue.registry import catalogue
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "frameworks.md"
+EFFECT = re.compile(r"^\[dsfix\] INFO: ((\w+) took effect, .*)$", re.M)
+ANY = re.compile(r"^\[dsfix\] .*$", re.M)
+
+
+def logged():
+    """{command: {release: what dsfix logs}} by the page."""
+    found = {}
+    for block in re.findall(r"^```\n(examples/\w+\.py.*?)\n```$", PAGE.read_text(encoding="utf-8"), re.M | re.S):
+        for job in block.split("\n\n"):
+            command, *lines = job.split("\n")
+            effects = found[command] = defaultdict(list)
+            for release, line in (each.split(": ", 1) for each in lines):
+                effects[release] += [line] if line != "nothing" else []
+    return found
+
+
+LOGGED = logged()
+
+
+def numbers(printed):
+    """The losses and norms of each step."""
+    return [[float(each) for each in line] for line in re.findall(r"^loss (\S+) (?:grad_norm )?(\S+)$", printed, re.M)]
+
+
+@pytest.mark.parametrize("command", LOGGED)
+def test_what_dsfix_says_of_a_job_is_so_and_is_on_the_page(command, ranks):
+    if find_spec("deepspeed") is None or version("deepspeed") not in LOGGED[command]:
+        pytest.skip("DeepSpeed is not installed, or the page says nothing of this release")
+    if "two_optimizers" not in command and find_spec("trl") is None:
+        pytest.skip("trl is not installed")
+    said = LOGGED[command][version("deepspeed")]
+
+    well, plain = ranks(f"{command} --plain", DSFIX_DISABLE="1")
+    expected = numbers(plain)
+    assert well, plain[-6000:]
+    assert len(expected) >= 3
+
+    well, patched = ranks(command)
+    assert well, patched[-6000:]
+    assert [line for line, _ in EFFECT.findall(patched)] == said
+    assert len(ANY.findall(patched)) == len(said) + 1  # and how many were applied
+    assert numbers(patched) == [pytest.approx(step, rel=1e-5) for step in expected]
+
+    well, alone = ranks(command, DSFIX_DISABLE="1")
+    differs = not well or numbers(alone) != [pytest.approx(step, rel=1e-5) for step in expected]
+    assert differs == bool(said), alone[-6000:]
+    if not well:
+        assert any(re.search(catalogue()[patch].patch.symptom or "$^", alone) for _, patch in EFFECT.findall(patched))
