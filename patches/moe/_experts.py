@@ -51,7 +51,7 @@ class Mixture(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def run_eagerly() -> None:
-    """Parts of the layer would be compiled on first use."""
+    """What DeepSpeed would compile on first use is not compiled."""
     if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
         torch.compiler.set_stance("force_eager")
     else:  # before torch 2.6

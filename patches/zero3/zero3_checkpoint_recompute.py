@@ -18,33 +18,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
-from dsfix.process.effects import took_effect
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _RELEASE = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedParameterCoordinator.release_sub_module"
 _EMPTIED = r"recomputed metadata: \{'shape': torch\.Size\(\[0\]\)"
-_SAVED = "_dsfix_saved"  # of a checkpoint's frame: the frozen parameters that the recomputation has saved so far
-
-
-def is_frozen(tensor: Any, frame: Any, task: Any) -> bool:
-    """Whether what a recomputation saves is a frozen parameter of ZeRO-3. When it saves the last tensor, after which
-    torch compares them, one of these parameters may have been emptied: tells it."""
-    frozen = not tensor.requires_grad and hasattr(tensor, "ds_id")
-    if frame is not None and frame.metadata_fn is not None and not frame.ignore_saved_mismatch:
-        saved = vars(frame).setdefault(_SAVED, [])
-        if frozen and tensor.numel():
-            saved.append(tensor)
-        if frame.recomp_counter[task] + 1 == len(frame.weak_holders):
-            emptied = [each for each in saved if not each.numel()]
-            # of determinism_check="none" it is None: torch finds no difference
-            if emptied and frame.metadata_fn(emptied[0]) is not None:
-                took_effect(__name__, "a recomputed checkpoint kept frozen parameters; torch would find them empty")
-            saved.clear()
-    return frozen
-
 
 PATCH = Patch(
     title="ZeRO-3 + frozen parameters (LoRA) + non-reentrant checkpointing: CheckpointError, recomputed shape [0]",
@@ -53,9 +33,10 @@ PATCH = Patch(
     changes=(
         Edit(
             "torch.utils.checkpoint:_recomputation_hook.__init__.<locals>.pack_hook",
-            replace="x = x.detach() if x.requires_grad else x",
-            code="x = x.detach() if is_frozen(x, target_frame_ref(), gid) or x.requires_grad else x",
-            uses=(is_frozen,),
+            replace="x.requires_grad",
+            code="x.requires_grad or hasattr(x, 'ds_id')",
+            effect=RAN,  # whether the module empties it before torch compares, nothing shows yet
+            when="not x.requires_grad and hasattr(x, 'ds_id')",
         ),
     ),
     symptom=rf"CheckpointError[\s\S]*{_EMPTIED}",
