@@ -121,7 +121,7 @@ def boundary_set_by_hand_and_each_step(job: Job) -> None:
 
 
 @scenario("set_train_batch_size changes the accumulation, and the script counts micro-batches anew")
-@settings(works_around=("train_batch_size_changed_midway",), stage="12", accumulation=_ONE)
+@settings(works_around=("train_batch_size_changed_midway",), stage="12", accumulation=_ONE, release="0.18.9")
 def batch_size_changed(job: Job) -> None:
     engine, number = job.engine(job.MLP()), 0
     for step, length in enumerate((1, 1, 3, 3, 2)):

@@ -436,7 +436,7 @@ def _of_deepspeed(job: Job, **options: bool) -> None:
     job.steps(engine, range(3))
 
 
-@scenario("deepspeed.checkpointing partitions copies of a residual model's activations", stage="03")
+@scenario("deepspeed.checkpointing partitions copies of a residual model's activations", stage="03", release="0.18.9")
 @settings(works_around=("checkpoint_empties_inputs", "partition_activations_number"))
 def partitioned_activations(job: Job) -> None:
     _of_deepspeed(job, partition_activations=True)
