@@ -93,7 +93,7 @@ class _Marks:
         return ast.unparse(ast.fix_missing_locations(tree))
 
     def put_into(self, body: list[ast.stmt]) -> None:
-        """Insert a mark before each statement, including inner blocks, but not before docstrings and what only tells."""
+        """Insert a mark before each statement, also in blocks, but not before docstrings and what only tells."""
         marked: list[ast.stmt] = []
         for statement in body:
             if _only_tells(statement):
