@@ -8,7 +8,7 @@ Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is
     becomes a tensor, and since 0.13.0 it is floating point.
 How: the -1 is a float, and the step is made, as in 0.13.1 and 0.17.1, as without offload and in PyTorch: weights whose
     gradient is inf or nan are so from then on, all others continue to train. The cause is not fixed: the 1st, 10th,
-    100th … such norm logs a warning. What is reported, and used for clipping: zero12_norm_of_nonfinite_group.
+    100th … such norm logs a warning. In the norm that is reported and used for clipping such a group counts as 1.
 Changes: none for a job that did not crash.
 Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
 """

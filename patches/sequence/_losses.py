@@ -1,4 +1,4 @@
-"""Losses over a vocabulary, of a sequence that two ranks share. Importing this imports torch."""
+"""The loss over a vocabulary of a sequence that two ranks share. Importing this imports torch."""
 
 from __future__ import annotations
 
@@ -50,28 +50,9 @@ def ulysses(lab: Lab, ignored: bool = False, largest: float = 4) -> tuple[Found,
     losses.sum().backward()
     return (
         (losses.detach().cpu(), part.grad.cpu()),
-        _plain(lab, logits, labels, lambda given: given),
+        _plain(lab, logits, labels),
         (of_part == -100).cpu(),
     )
-
-
-def fpdt(lab: Lab, ignored: bool = False, largest: float = 4) -> tuple[Found, Found, Any]:
-    """The same of FPDT_LogitsLoss, and of the hidden states."""
-    try:
-        from deepspeed.sequence.fpdt_layer import (  # type: ignore[import-not-found,unused-ignore]
-            FPDT_LogitsLoss,
-        )
-    except ImportError:
-        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no FPDT_LogitsLoss") from None
-    hidden, labels, weights = _words(ignored, largest)
-    _ = lab.deepspeed  # the process group
-    part, of_part = _part(lab, hidden), _part(lab, labels)
-    losses = FPDT_LogitsLoss.apply(
-        part.requires_grad_(), of_part.t(), weights.to(lab.device), lab.rank, 2, torch.distributed.group.WORLD, 2
-    )
-    losses.sum().backward()
-    right = _plain(lab, hidden, labels, lambda given: given @ weights.t())
-    return (losses.detach().cpu(), part.grad.cpu()), right, (of_part == -100).cpu()
 
 
 def compared(found: Found, right: Found) -> str:
@@ -96,10 +77,8 @@ def _part(lab: Lab, whole: Any) -> Any:
     return whole.chunk(2)[lab.rank].to(lab.device)
 
 
-def _plain(lab: Lab, whole: Any, labels: Any, head: Any) -> Found:
-    whole = whole.clone().requires_grad_()
-    losses: Any = functional.cross_entropy(head(whole).flatten(0, 1), labels.flatten(), reduction="none").view(
-        labels.shape
-    )
+def _plain(lab: Lab, logits: Any, labels: Any) -> Found:
+    whole = logits.clone().requires_grad_()
+    losses: Any = functional.cross_entropy(whole.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
     losses.sum().backward()
     return losses.detach(), whole.grad.chunk(2)[lab.rank]

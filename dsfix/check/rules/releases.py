@@ -113,9 +113,6 @@ def _muon(facts: Facts) -> Iterator[Found]:
     if is_number(facts.accumulation) and facts.accumulation > 1:
         what = "Muon in ZeRO-3 updates its momentum with each micro-batch, not with their sum"
         yield Found("gradient_accumulation_steps", what)
-    if facts.get("gradient_clipping", default=fits({"deepspeed": ">=0.19.3"}, facts.versions)):
-        what = "Muon's update is clipped, not the gradient: each step of Muon is divided by the norm of its own update"
-        yield Found("gradient_clipping", what)
     if fits({"deepspeed": "<0.19.7"}, facts.versions):
         what = "if the model is made under zero.Init, as by transformers: Muon is not used, and Adam trains all weights"
         yield Found("optimizer.type", what)
@@ -374,7 +371,7 @@ RULES = (
         affects={"deepspeed": ">=0.18.9,<0.19.8"},
         find=_muon,
         remedy="upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2",
-        evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438", f"{_LINK}issues/8439"),
+        evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438"),
     ),
     Rule(
         id="hpz_quantized_frozen_weights",
