@@ -628,7 +628,7 @@ def weights_renewed(job: Job) -> None:
 @settings(works_around=("zero12_group_smaller_than_ranks",), release="0.17.6", **one(stage="2", ranks="2"))
 def scalar_in_large_group(job: Job) -> None:
     scale = job.torch.nn.Parameter(job.torch.ones(1))
-    model = job.model(lambda self, x: self.body(x) * self.scale, body=job.MLP(), scale=scale)
+    model: Any = job.model(lambda self, x: self.body(x) * self.scale, body=job.MLP(), scale=scale)
     weights = [each for each in model.body.parameters() if each.dim() > 1]
     biases = [each for each in model.body.parameters() if each.dim() < 2]
     job.steps(job.engine(model, [{"params": [*weights, scale]}, {"params": biases, "weight_decay": 0.0}]), range(3))
