@@ -120,7 +120,7 @@ RULES = (
             affects=entry.patch.affects,
             find=_find(entry),
             remedy="put `import dsfix` on the first line of the script",
-            evidence=tuple(entry.patch.upstream),
+            evidence=tuple(entry.patch.upstream) or ("the reproduction of the patch",),
             patches=(entry.id,),
         )
         for entry in registry.catalogue().values()
