@@ -6,7 +6,8 @@ Why: whether a micro-batch is the last of its step is a question of the number o
     ZeRO-2 and optimizer offload, an optimizer that was made for one micro-batch a step also keeps only the last.
 How: micro-batches are counted from the last step before the change, however it was made; the optimizer gets the new
     number. A job whose count is a multiple, which may have set `engine.micro_steps` itself, goes on as it does today.
-Changes: jobs that change the accumulation steps while they run: each step has as many micro-batches as were set.
+Changes: jobs that change the accumulation steps while they run: each step has as many micro-batches as were set. A
+    checkpoint written without the patch can be resumed.
 Workaround: Scripts change it after a multiple of the new accumulation steps, reset `engine.micro_steps`, or set each
     boundary with `set_gradient_accumulation_boundary`. All can stay.
 """

@@ -6,10 +6,9 @@ Why: a backward pass at the accumulation boundary (with `gradient_accumulation_s
     earlier steps, the last pass of each of them; nothing clears it (zero12_offload_left_out_gradients fixes that part).
     Nothing fails. Without offload see zero12_several_backwards_drop.
 How: a pass at the boundary adds what an earlier pass of the same step has copied. What the script discards in between
-    (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is a property meanwhile that records
-    it. Where that is in doubt (a read of `.grad`, a checkpoint loaded, a pass of another engine's loss before the own
-    one) the earlier passes are lost as without the patch, with one warning.
-    Off unless named: it has been tried on one rank.
+    stays discarded: `torch.nn.Parameter.grad` is a property meanwhile. In doubt (a read of `.grad`, a checkpoint
+    loaded, a pass of another engine's loss before the own one) the earlier passes are lost as without the patch, with
+    one warning. Off unless named: it has been tried on one rank.
 Changes: a step includes the passes that were lost, also one after which the script left out the step, and no stale
     gradients. In a checkpoint written without the patch Adam's moments adapt within some 1 / (1 - beta2) steps.
     ZenFlow, and fp32 accumulation for a 16-bit model in 0.19.8, are not covered.

@@ -40,6 +40,7 @@ PATCH = Patch(
             Edit(f"{_OPTIMIZER}.{function}", replace=_COPY, code="muon_momentum"),
         )
     ),
+    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/7509": "related: Muon in ZeRO-1/2"},
     fixed_in="0.19.8",
     present=(Source(f"{_OPTIMIZER}.get_flat_partition", f"buffer = torch.narrow({_COPY}, {_OF_MATRIX}"),),
     fixed=(Source(f"{_OPTIMIZER}.get_flat_partition", f"staged_momentum = {_COPY}"),),

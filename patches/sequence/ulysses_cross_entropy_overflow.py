@@ -5,7 +5,7 @@ Why: the loss is `softmax(logits).log()`. A probability below the smallest numbe
     The gradient is right, so that training goes on unless the script looks at the loss.
 How: the loss is `log_softmax(logits)`, as in `cross_entropy`. Other losses are the same within rounding, and gradients
     bit by bit.
-Changes: the loss that a job logs, and by which it may skip or end steps. Checkpoints stay as they are.
+Changes: the loss that a job logs, and by which it may skip or end steps. No checkpoint changes.
 Workaround: Scripts replace a loss that is not finite, or compute it by `cross_entropy` where it is logged. Both can
     stay.
 """

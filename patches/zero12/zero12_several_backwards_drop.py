@@ -7,10 +7,9 @@ Why: since 0.17.6, a backward pass at the accumulation boundary (with `gradient_
     last pass alone. Through 0.17.5, and in PyTorch, the passes add up; in 0.19.8 they do for 16-bit models that
     accumulate gradients in float32.
 How: keeps the sum until `step` has used it, so that the next pass is added to it. What the script discards in between
-    (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is a property meanwhile that records
-    it. Where that is in doubt (a read of `.grad`, a checkpoint loaded, a pass of another engine's loss before the own
-    one), and with Muon, the earlier passes are lost as without the patch, with one warning.
-    Off unless named: it has been tried on one rank.
+    stays discarded: `torch.nn.Parameter.grad` is a property meanwhile. In doubt (a read of `.grad`, a checkpoint
+    loaded, a pass of another engine's loss before the own one), and with Muon, the earlier passes are lost as without
+    the patch, with one warning. Off unless named: it has been tried on one rank.
 Changes: a step is larger by the passes that were lost, also by one after which the script left out the step. A
     checkpoint written without the patch is intact, but was trained on the last pass of each step; Adam's moments catch
     up within about 1 / (1 - beta2) steps.
