@@ -17,8 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from matrix.fingerprints import tells
-
 _PACKAGE = "dsfix.patches."
 _MARK = "_dsfix_mark"  # a builtin, because edited code runs in DeepSpeed's modules
 
@@ -114,6 +112,8 @@ class _Marks:
 
 
 def _only_tells(statement: ast.stmt) -> bool:
+    from matrix.fingerprints import tells  # imports dsfix, which loads patches
+
     if isinstance(statement, ast.If):
         return not statement.orelse and all(map(_only_tells, statement.body))
     return tells(statement) or getattr(statement, "module", "") == "dsfix.process.effects"

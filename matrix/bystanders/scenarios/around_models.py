@@ -442,6 +442,23 @@ def samples_in_one_sequence(job: Job) -> None:
     sequences._steps(job, job.model(forward, below=nn.Linear(16, 16), mlp=mlp, head=nn.Linear(16, 1)))
 
 
+@scenario("TiledMLP is told the number of tiles that four tokens make, not the three that were asked for")
+@settings(works_around=("zero_tiled_mlp_fewer_tiles",), release="0.18.9", **one(stage="2"))
+def tiles_counted(job: Job) -> None:
+    nn = job.torch.nn
+    part: Any = lambda self, x: self.down(self.up(x).tanh())  # noqa: E731
+
+    def forward(self: Any, x: Any) -> Any:
+        x = self.below(x)[None]
+        if job.plain:
+            return self.head(part(self.mlp, x))[0]
+        tiled, tiles = importlib.import_module(_TILED).TiledMLP, len(x.chunk(3, 1))
+        return self.head(tiled.apply(part, self.mlp, x, tiles, list(self.mlp.parameters())))[0]
+
+    mlp = job.model(part, up=nn.Linear(16, 24), down=nn.Linear(24, 16))
+    sequences._steps(job, job.model(forward, below=nn.Linear(16, 16), mlp=mlp, head=nn.Linear(16, 1)))
+
+
 @scenario("evaluations compute the loss whole, or discard what TiledFusedLogitsLoss has added to the gradients")
 @settings(works_around=("tiled_logits_evaluation",), release="0.17.4", **one())
 def evaluated_without_tiles(job: Job) -> None:
@@ -491,6 +508,27 @@ def tiles_of_a_sum(job: Job) -> None:
         engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, words)))
         for step in range(first, first + 3):
             job.train(engine, step, lambda batch, engine=engine, fused=fused: engine(batch[0], fused))
+
+
+@scenario("vocab_sequence_parallel_cross_entropy's losses are masked, and logged are those of cross_entropy")
+@settings(works_around=("ulysses_cross_entropy_ignored", "ulysses_cross_entropy_overflow"), release="0.18.9", **one())
+def losses_masked(job: Job) -> None:
+    from dsfix.patches.sequence import _losses as losses
+
+    hidden, labels, weights = losses._words(True, 600)
+    logits, own = (sequences._part(job, each, 0).to(job.device) for each in (hidden @ weights.t(), labels))
+    of_each = functools.partial(job.torch.nn.functional.cross_entropy, reduction="none")
+    found = of_each(logits.requires_grad_().flatten(0, 1), own.flatten())
+    job.note("losses", found)
+    if not job.plain and job._lab.deepspeed:
+        module = importlib.import_module("deepspeed.sequence.cross_entropy")
+        gather = module.dist.all_gather_into_tensor
+        flat: Any = lambda to, each, group: gather(to.view(-1), each.reshape(-1), group=group)  # noqa: E731
+        with mock.patch.object(module.dist, "all_gather_into_tensor", flat):  # gloo compares the shapes
+            found = module.vocab_sequence_parallel_cross_entropy(logits, own, job.torch.distributed.group.WORLD)
+        found = found * (labels != -100).to(job.device)
+    found.sum().backward()
+    job.note("gradients of the logits", logits.grad)
 
 
 @scenario("the engine sums the gradients of the ranks that share a sequence, and the script does not divide them")

@@ -330,7 +330,12 @@ def rates_behind_the_end_by_hand(job: Job) -> None:
 
 
 @scenario("rates of Muon and of its Adam are set after the engine is made")
-@settings(works_around=("muon_param_groups",), release="0.19.6", reference=False, **one(ranks="1", stage="1"))
+@settings(
+    works_around=("muon_offload_is_sgd", "muon_param_groups"),
+    release="0.19.6",
+    reference=False,
+    **one(ranks="1", stage="1"),
+)
 def muon_rates_by_hand(job: Job) -> None:
     torch = job.torch
     torch.compiler.set_stance("force_eager")  # the update is compiled on first use
@@ -352,6 +357,23 @@ def muon_rates_by_hand(job: Job) -> None:
             engine.step()
         for name, parameter in job.parameters(engine).items():
             job.bits(f"step {step}: {name}", parameter)
+
+
+@scenario("FusedAdam, and the head, which is unfrozen later, is a group of its own")
+@settings(works_around=("fused_adam_step_of_last",), release="0.18.9", **one(ranks="1", optimizer="client's AdamW"))
+def head_in_own_group(job: Job) -> None:
+    from dsfix.patches import _half as half
+
+    kind: Any = job.torch.optim.AdamW
+    if not job.plain:
+        half.provide_fused_adam(job._lab)
+        kind = importlib.import_module("deepspeed.ops.adam").FusedAdam
+    model = job.MLP()
+    groups = [{"params": list(part.parameters())} for part in (model.blocks, model.head)]
+    engine = job.engine(model, groups, functools.partial(kind, **space.ADAM))
+    for step in range(4):
+        model.head.requires_grad_(step > 1)
+        job.train(engine, step)
 
 
 @scenario("1-bit LAMB is given those parameters alone that have elements")
