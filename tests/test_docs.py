@@ -73,8 +73,6 @@ CHEAP = {
         "weakref",
         "._shared",
         ".._shared",
-        ".._passes",
-        "._passes",
         "._torch_load",
     ),
 }

@@ -5,13 +5,13 @@ Why: a backward pass at the accumulation boundary (with `gradient_accumulation_s
     same one, overwrites it: the step consists of the last pass alone. Since 0.19.0 that pass also adds what is kept of
     earlier steps, the last pass of each of them; nothing clears it (zero12_offload_left_out_gradients fixes that part).
     Nothing fails. Without offload see zero12_several_backwards_drop.
-How: a pass at the boundary adds what an earlier pass of the same step has copied. What the script discards in between
-    stays discarded: `torch.nn.Parameter.grad` is a property meanwhile. In doubt (a read of `.grad`, a checkpoint
-    loaded, a pass of another engine's loss before the own one) the earlier passes are lost as without the patch, with
-    one warning. Off unless named: it has been tried on one rank.
-Changes: a step includes the passes that were lost, also one after which the script left out the step, and no stale
-    gradients. In a checkpoint written without the patch Adam's moments adapt within some 1 / (1 - beta2) steps.
-    ZenFlow, and fp32 accumulation for a 16-bit model in 0.19.8, are not covered.
+How: a pass at the boundary adds what an earlier pass of the same step has copied, unless the optimizer's or the
+    engine's `zero_grad` was called between them. Off unless named: a script that discards a batch by
+    `module.zero_grad()` or `.grad = None` trains as in PyTorch because of the bug, and cannot be told from one that
+    adds its passes up.
+Changes: a step includes the passes that were lost, and no stale gradients. What `module.zero_grad()` is meant to
+    discard now counts: call `engine.zero_grad()`. In a checkpoint written without the patch Adam's moments adapt within
+    some 1 / (1 - beta2) steps. ZenFlow, and fp32 accumulation for a 16-bit model in 0.19.8, are not covered.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
@@ -22,19 +22,10 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import Edit, Patch, Severity, Source
 from dsfix.process.effects import took_effect
 
-from .._passes import finish, keep, reload
-from ._passes import forget
-
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
-
-
-def copied(optimizer: Any, param: Any) -> bool:
-    """Whether an earlier pass of the step has copied this gradient, and the script has not discarded it since."""
-    forget(optimizer, "zero12_offload_several_backwards_drop")
-    return optimizer.get_param_id(param) in optimizer.__dict__.get("_dsfix_copied", ())
 
 
 def add_copied(optimizer: Any, param: Any) -> None:
@@ -45,7 +36,7 @@ def add_copied(optimizer: Any, param: Any) -> None:
 
     stream, param_id = get_accelerator().current_stream(), optimizer.get_param_id(param)
     streams = optimizer.__dict__.setdefault("_dsfix_copied", {})  # the stream of each copy
-    if copied(optimizer, param):
+    if param_id in streams:
         took_effect(__name__, "all backward passes of the step were added; the last one alone would have been used")
         group, source_offset, dest_offset, numel = optimizer.grad_position[param_id]
         earlier = optimizer.single_partition_of_fp32_groups[group].grad.view(-1).narrow(0, dest_offset, numel)
@@ -59,11 +50,6 @@ def add_copied(optimizer: Any, param: Any) -> None:
     streams[param_id] = stream
 
 
-def end(optimizer: Any) -> None:
-    if optimizer.__dict__.get("_dsfix_copied"):
-        keep(optimizer)
-
-
 PATCH = Patch(
     title="ZeRO-1/2 + optimizer offload: only the last backward pass before a step counts",
     severity=Severity.WRONG_RESULT,
@@ -73,8 +59,7 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.async_accumulate_grad_in_cpu_via_gpu",
             before="param_id = self.get_param_id(param)",
-            code="if copied(self, param):\n    return",
-            uses=(copied,),
+            code="if self.get_param_id(param) in self.__dict__.get('_dsfix_copied', ()):\n    return",
         ),
         Edit(
             f"{_OPTIMIZER}.copy_grads_in_partition",
@@ -85,15 +70,18 @@ PATCH = Patch(
         Edit(
             f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
             after="self._release_ipg_buffers()",
-            code="end(self)",
-            uses=(end,),
+            # through 0.18.4 a zero_grad of its own follows, which discards nothing
+            code="self._dsfix_zeroes_copied = not hasattr(self, '_clear_param_grad_only')",
         ),
-        Edit(f"{_OPTIMIZER}.step", before="prev_scale = self.loss_scale", code="finish(self)", uses=(finish,)),
         Edit(
-            f"{_OPTIMIZER}.load_state_dict",
-            before="if checkpoint_folder:\n    ...\nelse:\n    ...",
-            code="reload(self)",
-            uses=(reload,),
+            f"{_OPTIMIZER}.zero_grad",
+            before="for group in self.bit16_groups:\n    ...",
+            code="if not self.__dict__.pop('_dsfix_zeroes_copied', False):\n    self._dsfix_copied = {}",
+        ),
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine.zero_grad",
+            before="for param_name, param in self.module.named_parameters():\n    ...",
+            code="if hasattr(self.optimizer, 'reset_cpu_buffers'):\n    self.optimizer._dsfix_copied = {}",
         ),
         Edit(
             f"{_OPTIMIZER}.reset_cpu_buffers",

@@ -4,41 +4,27 @@ Why: with `gradient_accumulation_steps` 1, nothing is kept of a backward pass th
     and `engine.set_gradient_accumulation_boundary(False)` makes such passes (open-instruct and others accumulate that
     way, with a varying number of passes per step). Nothing fails: a step uses the last pass alone. ZeRO-1, and ZeRO-2
     without offload, add them up.
-How: a pass that is not at the boundary is kept on the CPU, and the next ones of the step are added. What the script
-    discards in between (`.grad = None`, any `zero_grad`) stays discarded, and so do, with one warning, the earlier
-    passes where that is in doubt: see zero12_offload_several_backwards_drop. From 0.15.2 to 0.18.9 three or more passes
-    also need zero2_offload_accumulation_drops. Off unless named: it has been tried on one rank.
-Changes: a step is larger by the passes that were lost, and a copy of the partition's gradients is kept on the CPU. A
-    checkpoint written without the patch is intact; Adam's moments catch up within about 1 / (1 - beta2) steps.
+How: a pass that is not at the boundary is kept on the CPU, and the next ones of the step are added; `zero_grad` of the
+    optimizer or the engine discards it. From 0.15.2 to 0.18.9 three or more passes also need
+    zero2_offload_accumulation_drops. Off unless named: a script that discards a pass by `module.zero_grad()` or `.grad
+    = None` trains as in PyTorch because of the bug, and cannot be told from one that adds its passes up.
+Changes: a step is larger by the passes that were lost, and a copy of the partition's gradients is kept on the CPU. What
+    `module.zero_grad()` is meant to discard now counts: call `engine.zero_grad()`. A checkpoint written without the
+    patch is intact; Adam's moments catch up within about 1 / (1 - beta2) steps.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsfix.patch import Edit, Patch, Severity, Source
-
-from .._passes import finish, keep, reload
-from ._passes import forget
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _COPY = f"{_OPTIMIZER}.copy_grads_in_partition"
-
-
-def is_kept(optimizer: Any, param: Any) -> bool:
-    """Whether an earlier pass of the step is kept on the CPU, and the script has not discarded it since."""
-    forget(optimizer, "zero2_offload_several_backwards")
-    return optimizer.get_param_id(param) in optimizer.__dict__.get("_dsfix_kept", ())
-
-
-def end(optimizer: Any) -> None:
-    if optimizer.gradient_accumulation_steps == 1 and optimizer.__dict__.get("_dsfix_kept"):
-        keep(optimizer)
-
 
 PATCH = Patch(
     title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: only the last backward pass is used",
@@ -48,18 +34,12 @@ PATCH = Patch(
     changes=(
         Edit(
             _COPY,
-            before="if self.gradient_accumulation_steps > 1:\n    ...",
-            code="kept = is_kept(self, param)",
-            uses=(is_kept,),
-        ),
-        Edit(
-            _COPY,
             replace="self.gradient_accumulation_steps > 1",
             # ZenFlow has its own boundaries
             code="""(
     self.gradient_accumulation_steps > 1
     or not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False))
-    or kept
+    or self.get_param_id(param) in self.__dict__.get("_dsfix_kept", ())
 )""",
         ),
         Edit(
@@ -84,15 +64,18 @@ if not (self.is_gradient_accumulation_boundary or getattr(self, "zenflow", False
         Edit(
             f"{_OPTIMIZER}.independent_gradient_partition_epilogue",
             after="self._release_ipg_buffers()",
-            code="end(self)",
-            uses=(end,),
+            # through 0.18.4 it then calls zero_grad itself, which discards nothing
+            code="self._dsfix_zeroes_kept = not hasattr(self, '_clear_param_grad_only')",
         ),
-        Edit(f"{_OPTIMIZER}.step", before="prev_scale = self.loss_scale", code="finish(self)", uses=(finish,)),
         Edit(
-            f"{_OPTIMIZER}.load_state_dict",
-            before="if checkpoint_folder:\n    ...\nelse:\n    ...",
-            code="reload(self)",
-            uses=(reload,),
+            f"{_OPTIMIZER}.zero_grad",
+            before="for group in self.bit16_groups:\n    ...",
+            code="if not self.__dict__.pop('_dsfix_zeroes_kept', False):\n    self._dsfix_kept = set()",
+        ),
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine.zero_grad",
+            before="for param_name, param in self.module.named_parameters():\n    ...",
+            code="if hasattr(self.optimizer, 'reset_cpu_buffers'):\n    self.optimizer._dsfix_kept = set()",
         ),
         Edit(
             f"{_OPTIMIZER}.reset_cpu_buffers",

@@ -6,13 +6,13 @@ Why: since 0.17.6, a backward pass at the accumulation boundary (with `gradient_
     'NoneType' object is not iterable) or, since 0.18.3, silently replaces the previous gradients: the step uses the
     last pass alone. Through 0.17.5, and in PyTorch, the passes add up; in 0.19.8 they do for 16-bit models that
     accumulate gradients in float32.
-How: keeps the sum until `step` has used it, so that the next pass is added to it. What the script discards in between
-    stays discarded: `torch.nn.Parameter.grad` is a property meanwhile. In doubt (a read of `.grad`, a checkpoint
-    loaded, a pass of another engine's loss before the own one), and with Muon, the earlier passes are lost as without
-    the patch, with one warning. Off unless named: it has been tried on one rank.
-Changes: a step is larger by the passes that were lost, also by one after which the script left out the step. A
-    checkpoint written without the patch is intact, but was trained on the last pass of each step; Adam's moments catch
-    up within about 1 / (1 - beta2) steps.
+How: keeps the sum until `step` has used it, so that the next pass is added to it; `zero_grad` of the optimizer or the
+    engine still discards it. Optimizer offload and Muon are unchanged. Off unless named: a script that discards a batch
+    by `module.zero_grad()` or `.grad = None` trains as in PyTorch because of the bug, and cannot be told from one that
+    adds its passes up.
+Changes: a step is larger by the passes that were lost. A pass that `module.zero_grad()` is meant to discard now counts:
+    call `engine.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last pass of
+    each step; Adam's moments catch up within about 1 / (1 - beta2) steps.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
@@ -22,9 +22,6 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
-from dsfix.process.effects import took_effect
-
-from .._passes import discarded, finish, keep, reload
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -33,72 +30,56 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _EPILOGUE = f"{_OPTIMIZER}.independent_gradient_partition_epilogue"
 _MESSAGE = "'NoneType' object is not iterable"
 
-_told: set[str] = set()
-
-
-def begin(optimizer: Any) -> None:
-    """A backward pass: what the script has discarded since the last one is taken out of the sum."""
-    if not optimizer.averaged_gradients or optimizer.cpu_offload:
-        return
-    sums = optimizer.all_grad_tensors
-    kept = [group for group, given in optimizer.averaged_gradients.items() if given is not None and sums.get(group)]
-    if not kept:
-        return
-    gone = discarded(optimizer, "zero12_several_backwards_drop")
-    for group in kept:
-        parameters = optimizer.params_in_partition[group]
-        if all(id(each) in gone for each in parameters):
-            sums[group] = optimizer.averaged_gradients[group] = None
-            continue
-        if any(getattr(each, "use_muon", False) for each in parameters):
-            tell_of_muon()
-            sums[group] = optimizer.averaged_gradients[group] = None
-            continue
-        took_effect(__name__, "all backward passes of the step were added; the last one alone would have been used")
-        for parameter, gradient in zip(parameters, sums[group]):
-            if id(parameter) in gone:
-                gradient.zero_()
-
-
-def end(optimizer: Any) -> None:
-    """At the accumulation boundary the sum is kept for the next pass; groups without one are summed elsewhere."""
-    given = optimizer.averaged_gradients
-    if optimizer.cpu_offload or not any(total and given.get(i) for i, total in optimizer.all_grad_tensors.items()):
-        return
-    if optimizer.use_grad_accum_attribute:  # the sum has it; through 0.18.4 the epilogue itself clears it
-        for group in optimizer.bit16_groups:
-            for each in group:
-                each.grad_accum = None
-    keep(optimizer)
-
-
-def tell_of_muon() -> None:
-    """Muon has changed the sum in place."""
-    from dsfix.log import rank, warn
-
-    if rank() == 0 and not _told:
-        _told.add("muon")
-        warn(
-            "zero12_several_backwards_drop: Muon uses the last of several backward passes before a step alone, as "
-            "without dsfix: add the losses, and call backward once"
-        )
-
-
 PATCH = Patch(
     title="ZeRO-1 and ZeRO-2: only the last backward pass before a step is used",
     severity=Severity.WRONG_RESULT,
     default=False,
     affects={"deepspeed": ">=0.17.6"},
     changes=(
-        Edit(_EPILOGUE, replace="self.all_grad_tensors[i] = None", code="pass"),
-        Edit(_EPILOGUE, before="self.reduce_ipg_grads()", code="begin(self)", uses=(begin,)),
-        Edit(_EPILOGUE, before='see_memory_usage("End ipg_epilogue")', code="end(self)", uses=(end,)),
-        Edit(f"{_OPTIMIZER}.step", before="prev_scale = self.loss_scale", code="finish(self)", uses=(finish,)),
         Edit(
-            f"{_OPTIMIZER}.load_state_dict",
-            before="if checkpoint_folder:\n    ...\nelse:\n    ...",
-            code="reload(self)",
-            uses=(reload,),
+            _EPILOGUE,
+            replace="self.all_grad_tensors[i] = None",
+            # Muon has already changed these in place
+            code="""
+if any(getattr(p, "use_muon", False) for p in self.params_in_partition[i]):
+    self.all_grad_tensors[i] = None
+""",
+        ),
+        Edit(
+            _EPILOGUE,
+            before="self.reduce_ipg_grads()",
+            # groups without a sum here have another layout (since 0.19.8) or have not reached the boundary
+            code="""
+if getattr(self, "_dsfix_zeroed", False):
+    for i, total in self.all_grad_tensors.items():
+        if total is not None and self.averaged_gradients.get(i) is not None:
+            self.all_grad_tensors[i] = self.averaged_gradients[i] = None
+""",
+            effect="all backward passes of the step were added; the last one alone would have been used",
+            when="self.all_grad_tensors.get(0) and self.averaged_gradients.get(0) is not None"
+            " and not getattr(self, '_dsfix_zeroed', False)",
+        ),
+        Edit(
+            _EPILOGUE,
+            before='see_memory_usage("End ipg_epilogue")',
+            # through 0.18.4 the epilogue itself calls zero_grad
+            code="""
+if self.cpu_offload is False and self.use_grad_accum_attribute:
+    for group in self.bit16_groups:
+        for p in group:
+            p.grad_accum = None
+self._dsfix_zeroed = False
+""",
+        ),
+        Edit(
+            f"{_OPTIMIZER}.zero_grad",
+            before="for group in self.bit16_groups:\n    ...",
+            code="self._dsfix_zeroed = True",
+        ),
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine.zero_grad",
+            before="for param_name, param in self.module.named_parameters():\n    ...",
+            code='if hasattr(self.optimizer, "all_grad_tensors"):\n    self.optimizer._dsfix_zeroed = True',
         ),
     ),
     symptom=rf"independent_gradient_partition_epilogue[\s\S]*{_MESSAGE}",

@@ -34,8 +34,6 @@ _EPILOGUE = f"{_OPTIMIZER}.independent_gradient_partition_epilogue"
 
 def begin(optimizer: Any) -> None:
     """A backward pass: what the script has discarded since the last one is taken out of the sum."""
-    if optimizer.__dict__.get("_dsfix_passes"):
-        return  # a second pass at the boundary: zero12_several_backwards_drop
     discards = unwatch(optimizer)
     discarded = discards.certain | discards.doubtful
     if optimizer.is_gradient_accumulation_boundary and _kept(optimizer, discarded):
