@@ -186,6 +186,8 @@ def test_a_reproduction_uses_the_lab_before_it_imports_torch():
 
 
 def test_upstream_links_are_github_links_that_say_what_they_did():
+    unreported = ["scalar_parameter_broadcast"]  # nor could the change that introduced it be found
+    assert [each for each, patch in PATCHES.items() if not patch.upstream] == unreported
     bad = {
         each: {link: role for link, role in dict(patch.upstream).items() if not (LINK.fullmatch(link) and role.strip())}
         for each, patch in PATCHES.items()
