@@ -13,8 +13,6 @@ from packaging.specifiers import SpecifierSet
 import dsfix.cli
 from dsfix import rules
 from dsfix.catalogue import registry
-from dsfix.check import rules as check_rules
-from dsfix.doctor import rules as doctor_rules
 from dsfix.explain import signature as signatures
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
@@ -239,8 +237,8 @@ def test_the_table_of_known_bugs_names_what_there_is():
     names = {
         "patch": set(PATCHES),
         "explain": {each.id for each in signatures.load()},
-        "check": {each.id for each in rules.declared(check_rules.__name__, "RULES")},
-        "doctor": {each.id for each in rules.declared(doctor_rules.__name__, "RULES")},
+        "check": {each.id for each in rules.load("dsfix.check.rules")},
+        "doctor": {each.id for each in rules.load("dsfix.doctor.rules")},
     }
     unknown = {row.key: dict(row.states) for row in known_bugs.load().rows}
     unknown = {
