@@ -41,8 +41,8 @@ Find = Callable[[Any], Iterable[Found]]
 class Rule:
     """One kind of problem. `find` takes the facts that the command has collected and yields the matches.
 
-    `affects`: PEP 440 specifiers by distribution, as for a patch. `evidence`: links, or what was run. `patches`: ids of
-    related patches.
+    `affects`: PEP 440 specifiers by distribution, as for a patch. `evidence`: "#1" of DeepSpeed, "owner/repository#1",
+    other links, or what was run. `patches`: ids of related patches.
     """
 
     id: str
@@ -76,9 +76,9 @@ class Finding:
         }
 
 
-def _rule(level: Level, remedy: str, **fields: Any) -> Callable[[Find], Rule]:
-    """Makes a rule of the function below it, whose name is the id; fields: `affects`, `evidence`, `patches`."""
-    return lambda find: Rule(find.__name__, level, remedy, find, **fields)
+def _rule(level: Level, remedy: str, *evidence: str, **fields: Any) -> Callable[[Find], Rule]:
+    """Makes a rule of the function below it, whose name is the id; fields: `affects`, `patches`."""
+    return lambda find: Rule(find.__name__, level, remedy, find, evidence=evidence, **fields)
 
 
 error, warning, note = (functools.partial(_rule, level) for level in Level)

@@ -23,9 +23,7 @@ _COMPARED = {
 }
 
 
-@error(
-    'set it to "auto"', evidence=("transformers: Please correct the following DeepSpeed config values that mismatch",)
-)
+@error('set it to "auto"', "transformers: Please correct the following DeepSpeed config values that mismatch")
 def mismatch_with_arguments(facts: Facts) -> Iterator[Found]:
     if facts.plain:
         return

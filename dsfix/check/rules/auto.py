@@ -46,13 +46,13 @@ def _auto_paths(facts: Facts) -> Iterator[Path]:
             yield path
 
 
-@error("set the stage", evidence=("run: 0.12.0 to 0.19.8",))
+@error("set the stage", "run: 0.12.0 to 0.19.8")
 def auto_stage(facts: Facts) -> Iterator[Found]:
     if facts.plain and facts.get("zero_optimization", "stage") == AUTO:
         yield Found("zero_optimization.stage", '"auto" is silently dropped: the stage is 0 and ZeRO is off')
 
 
-@error('set a value; only transformers and accelerate fill in "auto"', evidence=("run: 0.14.2 to 0.19.8",))
+@error('set a value; only transformers and accelerate fill in "auto"', "run: 0.14.2 to 0.19.8")
 def auto_number(facts: Facts) -> Iterator[Found]:
     for path in _auto_paths(facts) if facts.plain else ():
         if _fails(path):
@@ -61,7 +61,7 @@ def auto_number(facts: Facts) -> Iterator[Found]:
             )
 
 
-@warning("set a number, or remove the key", evidence=("run: 0.12.0 to 0.19.8: 5e8 elements for reduce_bucket_size",))
+@warning("set a number, or remove the key", "run: 0.12.0 to 0.19.8: 5e8 elements for reduce_bucket_size")
 def auto_bucket(facts: Facts) -> Iterator[Found]:
     for name in _BUCKETS:
         if facts.plain and facts.get("zero_optimization", name) == AUTO:
@@ -85,9 +85,7 @@ def _fails(path: Path) -> bool:
     return name_of(path) in _UNMODELLED or path[:2] in (("optimizer", "params"), ("scheduler", "params"))
 
 
-@error(
-    "set a value, or remove the key", evidence=("run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",)
-)
+@error("set a value, or remove the key", "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError")
 def auto_unresolved(facts: Facts) -> Iterator[Found]:
     for path in _unfilled_paths(facts) if _is_filled_in(facts) else ():
         what = 'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError'
@@ -96,10 +94,8 @@ def auto_unresolved(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "set a value, or remove the key",
-    evidence=(
-        "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",
-        "the source of 0.12.0 to 0.19.8: DeepSpeedConfigModel drops it",
-    ),
+    "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",
+    "the source of 0.12.0 to 0.19.8: DeepSpeedConfigModel drops it",
 )
 def auto_perhaps_unresolved(facts: Facts) -> Iterator[Found]:
     if facts.may_only_infer or _is_filled_in(facts):

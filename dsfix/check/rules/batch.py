@@ -27,7 +27,7 @@ def _unchanged(facts: Facts) -> bool:
     return facts.plain or facts.in_job or facts.has_auto or facts.accelerate is not None
 
 
-@error(f"set {_MICRO}", evidence=("run: 0.12.0 to 0.19.8: Either train_batch_size or … needs to be provided",))
+@error(f"set {_MICRO}", "run: 0.12.0 to 0.19.8: Either train_batch_size or … needs to be provided")
 def no_batch_size(facts: Facts) -> Iterator[Found]:
     if _is_missing(facts) and _unchanged(facts):
         yield Found(_MICRO, f"neither {_TOTAL} nor {_MICRO} is set: DeepSpeed raises an AssertionError")
@@ -35,7 +35,8 @@ def no_batch_size(facts: Facts) -> Iterator[Found]:
 
 @note(
     f"set {_MICRO}, if the script does not; --plain: it does not",
-    evidence=("run: 0.12.0 to 0.19.8", "lightning: DeepSpeedStrategy sets train_micro_batch_size_per_gpu"),
+    "run: 0.12.0 to 0.19.8",
+    "lightning: DeepSpeedStrategy sets train_micro_batch_size_per_gpu",
 )
 def no_batch_size_in_file(facts: Facts) -> Iterator[Found]:
     if _is_missing(facts) and not _unchanged(facts):
@@ -46,9 +47,7 @@ def no_batch_size_in_file(facts: Facts) -> Iterator[Found]:
         yield Found(_MICRO, what)
 
 
-@error(
-    "write a positive integer without quotes", evidence=("run: 0.12.0 to 0.19.8: TypeError, or AssertionError for 0",)
-)
+@error("write a positive integer without quotes", "run: 0.12.0 to 0.19.8: TypeError, or AssertionError for 0")
 def batch_not_a_number(facts: Facts) -> Iterator[Found]:
     for name in _NAMES:
         value = facts.get(name)
@@ -60,7 +59,7 @@ def batch_not_a_number(facts: Facts) -> Iterator[Found]:
 
 @error(
     f"remove {_TOTAL}: DeepSpeed computes it from the other two",
-    evidence=("run: 0.12.0 to 0.19.8: Check batch related parameters",),
+    "run: 0.12.0 to 0.19.8: Check batch related parameters",
 )
 def batch_product(facts: Facts) -> Iterator[Found]:
     total, micro, steps = (facts.get(name) for name in _NAMES)

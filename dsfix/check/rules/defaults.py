@@ -10,10 +10,7 @@ from ...rules import Found, note
 from ..facts import Facts
 
 
-@note(
-    'set it; "auto" uses max_grad_norm from transformers\' arguments',
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8068", "run: 0.19.2 and 0.19.3"),
-)
+@note('set it; "auto" uses max_grad_norm from transformers\' arguments', "#8068", "run: 0.19.2 and 0.19.3")
 def gradient_clipping_default(facts: Facts) -> Iterator[Found]:
     new = facts.release >= Version("0.19.3")
     if facts.get("gradient_clipping") is None and not facts.may_only_infer:
@@ -21,11 +18,7 @@ def gradient_clipping_default(facts: Facts) -> Iterator[Found]:
         yield Found("gradient_clipping", what)
 
 
-@note(
-    "set it to true or false",
-    affects={"deepspeed": ">=0.17.1"},
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8035",),
-)
+@note("set it to true or false", "#8035", affects={"deepspeed": ">=0.17.1"})
 def bf16_overflow_default(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.plain and facts.get("bf16", "check_grad_overflow") is None:
         what = "not set: steps with inf or nan gradients are skipped since 0.19.3, and applied through 0.19.2"
@@ -40,8 +33,9 @@ def _has_own_bf16_optimizer(facts: Facts) -> bool:
 
 @note(
     "upgrade to DeepSpeed 0.19.3 or later, or stop at the first loss or gradient norm that is not finite",
+    "#6976",
+    "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0",
     affects={"deepspeed": "<0.17.1"},
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6976", "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0"),
 )
 def bf16_unchecked_gradients(facts: Facts) -> Iterator[Found]:
     # BF16_Optimizer refuses such a step
@@ -55,8 +49,8 @@ def bf16_unchecked_gradients(facts: Facts) -> Iterator[Found]:
 
 @note(
     "use_reentrant=False for gradient checkpointing, or another release of DeepSpeed",
+    "run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",
     affects={"deepspeed": ">=0.16.5,<0.17.1"},
-    evidence=("run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",),
 )
 def bf16_checkpointed_twice(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.plain and _has_own_bf16_optimizer(facts):

@@ -9,13 +9,13 @@ from ..accelerate import PLACES
 from ..facts import Facts
 
 
-@error("remove one of them", evidence=("run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config",))
+@error("remove one of them", "run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config")
 def duplicate_key(facts: Facts) -> Iterator[Found]:
     for key in facts.reading.duplicates:
         yield Found(key, "duplicate key: DeepSpeed raises a ValueError, json uses the last value")
 
 
-@warning("write plain JSON", evidence=("run: accelerate 1.15.0: JSONDecodeError",))
+@warning("write plain JSON", "run: accelerate 1.15.0: JSONDecodeError")
 def not_plain_json(facts: Facts) -> Iterator[Found]:
     if not facts.reading.plain_json and not facts.plain and facts.has_auto and not facts.placeholders:
         what = 'not plain JSON: transformers and accelerate, which fill in "auto", cannot read it; DeepSpeed can'
@@ -24,7 +24,7 @@ def not_plain_json(facts: Facts) -> Iterator[Found]:
 
 @error(
     "set it in the DeepSpeed config file only",
-    evidence=("run: accelerate 1.15.0: When using `deepspeed_config_file`, the following … will be ignored",),
+    "run: accelerate 1.15.0: When using `deepspeed_config_file`, the following … will be ignored",
 )
 def accelerate_ignores(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
@@ -37,7 +37,7 @@ def accelerate_ignores(facts: Facts) -> Iterator[Found]:
         yield Found(where, "cannot be combined with deepspeed_config_file: accelerate raises a ValueError")
 
 
-@warning("set distributed_type: DEEPSPEED", evidence=("accelerate's launcher: use_deepspeed",))
+@warning("set distributed_type: DEEPSPEED", "accelerate's launcher: use_deepspeed")
 def accelerate_not_deepspeed(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
     if accelerate is not None and str(accelerate.others.get("distributed_type", "DEEPSPEED")).upper() != "DEEPSPEED":
@@ -45,10 +45,7 @@ def accelerate_not_deepspeed(facts: Facts) -> Iterator[Found]:
         yield Found("distributed_type", f"is {kind}: accelerate uses deepspeed_config with DEEPSPEED only")
 
 
-@error(
-    'add "zero_optimization": {"stage": 0}',
-    evidence=("run: accelerate 1.15.0: Please specify the ZeRO optimization config",),
-)
+@error('add "zero_optimization": {"stage": 0}', "run: accelerate 1.15.0: Please specify the ZeRO optimization config")
 def accelerate_without_zero(facts: Facts) -> Iterator[Found]:
     if facts.accelerate is not None and "zero_optimization" not in facts.config:
         yield Found("zero_optimization", "missing: accelerate requires it in a DeepSpeed config")
@@ -56,10 +53,8 @@ def accelerate_without_zero(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "set num_processes to machines times GPUs, or give it to `accelerate launch`",
-    evidence=(
-        "accelerate 1.15.0: prepare_deepspeed_cmd_env divides num_processes by num_machines",
-        "run: torch 2.13.0: torchrun --nproc_per_node 0; the source of 0.18.9: --num_gpus 0 selects nothing",
-    ),
+    "accelerate 1.15.0: prepare_deepspeed_cmd_env divides num_processes by num_machines",
+    "run: torch 2.13.0: torchrun --nproc_per_node 0; the source of 0.18.9: --num_gpus 0 selects nothing",
 )
 def accelerate_processes(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
@@ -74,10 +69,8 @@ def accelerate_processes(facts: Facts) -> Iterator[Found]:
 
 @note(
     "set it to true",
-    evidence=(
-        "the source of accelerate 0.34.2 and 1.15.0: set_deepspeed_weakref, GatheredParameters, get_state_dict",
-        "the source of transformers 5.23.0: Trainer.save_model",
-    ),
+    "the source of accelerate 0.34.2 and 1.15.0: set_deepspeed_weakref, GatheredParameters, get_state_dict",
+    "the source of transformers 5.23.0: Trainer.save_model",
 )
 def accelerate_zero3(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate

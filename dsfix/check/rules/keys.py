@@ -35,7 +35,7 @@ def _near(path: Path, above: keys.Key) -> str | None:
     return keys.nearest(path[-1], above.names)
 
 
-@error("correct or remove it", evidence=("run: 0.12.0 to 0.19.8: ValidationError, extra inputs are not permitted",))
+@error("correct or remove it", "run: 0.12.0 to 0.19.8: ValidationError, extra inputs are not permitted")
 def rejected_key(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if above.closed:
@@ -44,7 +44,7 @@ def rejected_key(facts: Facts) -> Iterator[Found]:
             yield Found(name_of(path), f"unknown key in this block: DeepSpeed rejects it{hint}")
 
 
-@warning("correct it", evidence=("run: 0.12.0 to 0.19.8: accepted, the default is used",))
+@warning("correct it", "run: 0.12.0 to 0.19.8: accepted, the default is used")
 def misspelled_key(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         near = _near(path, above)
@@ -52,7 +52,7 @@ def misspelled_key(facts: Facts) -> Iterator[Found]:
             yield Found(name_of(path), f"unknown key, silently ignored; did you mean {near}?")
 
 
-@warning("move it there", evidence=("run: 0.12.0 to 0.19.8: accepted, the default is used",))
+@warning("move it there", "run: 0.12.0 to 0.19.8: accepted, the default is used")
 def misplaced_key(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if above.closed or _near(path, above) or facts.elsewhere(path) or path[-1] in _GENERAL:
@@ -63,7 +63,7 @@ def misplaced_key(facts: Facts) -> Iterator[Found]:
                 break
 
 
-@warning("remove it, or use a release that reads it", evidence=("the source of all releases since 0.12.0",))
+@warning("remove it, or use a release that reads it", "the source of all releases since 0.12.0")
 def key_of_another_release(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if not above.closed and facts.elsewhere(path):
@@ -89,7 +89,7 @@ def _unread_paths(facts: Facts) -> Iterator[Path]:
             yield path
 
 
-@note("remove it unless something else reads it", evidence=("run: 0.12.0 to 0.19.8: accepted",))
+@note("remove it unless something else reads it", "run: 0.12.0 to 0.19.8: accepted")
 def unread_key(facts: Facts) -> Iterator[Found]:
     names = list(map(name_of, _unread_paths(facts)))
     if len(names) > _MANY:  # another program's config, with DeepSpeed's in it
@@ -99,10 +99,7 @@ def unread_key(facts: Facts) -> Iterator[Found]:
         yield Found(name, "DeepSpeed does not read this key")
 
 
-@error(
-    "remove it, even if it is disabled",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/issues/8489", "run: 0.19.7, 0.19.8"),
-)
+@error("remove it, even if it is disabled", "#8489", "run: 0.19.7, 0.19.8")
 def removed_key(facts: Facts) -> Iterator[Found]:
     for path, _ in facts.walk():
         key = facts.known.keys.find(*path)

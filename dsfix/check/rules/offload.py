@@ -14,10 +14,7 @@ _STATES = 16  # bytes per parameter with offload_optimizer: fp32 weight, gradien
 _WEIGHTS = 2  # bytes per parameter that offload_param adds
 
 
-@error(
-    "set nvme_path to a directory on a local NVMe disk",
-    evidence=("run: 0.14.2 to 0.19.8: AssertionError for offload_param",),
-)
+@error("set nvme_path to a directory on a local NVMe disk", "run: 0.14.2 to 0.19.8: AssertionError for offload_param")
 def no_nvme_path(facts: Facts) -> Iterator[Found]:
     for part in _PARTS:
         path = facts.get("zero_optimization", part, "nvme_path")
@@ -27,7 +24,7 @@ def no_nvme_path(facts: Facts) -> Iterator[Found]:
 
 @error(
     'pass DeepSpeedCPUAdam, name the optimizer in the config, or set "zero_force_ds_cpu_optimizer": false',
-    evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: ZeRORuntimeException",),
+    "run: 0.14.2 to 0.19.8, stages 1 to 3: ZeRORuntimeException",
 )
 def offload_client_optimizer(facts: Facts) -> Iterator[Found]:
     own = facts.arguments.get("optimizer")
@@ -48,10 +45,7 @@ def _pinned(facts: Facts) -> list[str]:
     return [part for part in parts if facts.get("zero_optimization", part, "pin_memory", default=facts.pinned) is True]
 
 
-@warning(
-    'set "pin_memory": false',
-    evidence=("https://docs.nvidia.com/cuda/wsl-user-guide: pinned system memory is limited",),
-)
+@warning('set "pin_memory": false', "https://docs.nvidia.com/cuda/wsl-user-guide: pinned system memory is limited")
 def pinned_memory_limited(facts: Facts) -> Iterator[Found]:
     for part in _pinned(facts) if facts.pinned_limited else ():
         yield Found(f"zero_optimization.{part}.pin_memory", "this machine runs WSL 2, which limits pinned memory")
@@ -59,7 +53,7 @@ def pinned_memory_limited(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "use more machines, offload less, or offload to nvme",
-    evidence=("deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs",),
+    "deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs",
 )
 def offload_memory(facts: Facts) -> Iterator[Found]:
     parameters = facts.number("parameters")
@@ -76,7 +70,7 @@ def offload_memory(facts: Facts) -> Iterator[Found]:
 
 @warning(
     'set "stage3_gather_16bit_weights_on_model_save": true, or convert with zero_to_fp32.py',
-    evidence=("the source of 0.12.0 to 0.19.8: save_16bit_model returns False",),
+    "the source of 0.12.0 to 0.19.8: save_16bit_model returns False",
 )
 def weights_not_gathered(facts: Facts) -> Iterator[Found]:
     zero = facts.block("zero_optimization")

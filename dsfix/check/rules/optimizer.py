@@ -29,16 +29,13 @@ def _named(facts: Facts) -> str | None:
     return None if "optimizer" in facts.arguments else facts.optimizer
 
 
-@error(
-    'use the top-level key "gradient_clipping"',
-    evidence=("run: 0.14.2 to 0.19.8: not supported as an optimizer parameter",),
-)
+@error('use the top-level key "gradient_clipping"', "run: 0.14.2 to 0.19.8: not supported as an optimizer parameter")
 def max_grad_norm_in_optimizer(facts: Facts) -> Iterator[Found]:
     if facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
         yield Found("optimizer.params.max_grad_norm", "not an optimizer parameter: DeepSpeed raises a ValueError")
 
 
-@warning('use the top-level key "gradient_clipping"', evidence=("run: 0.14.2 to 0.19.8",))
+@warning('use the top-level key "gradient_clipping"', "run: 0.14.2 to 0.19.8")
 def unused_max_grad_norm(facts: Facts) -> Iterator[Found]:
     if not facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
         what = (
@@ -50,7 +47,7 @@ def unused_max_grad_norm(facts: Facts) -> Iterator[Found]:
 
 @error(
     "use an existing one, e.g. AdamW, or pass the optimizer to deepspeed.initialize",
-    evidence=("run: 0.14.2 to 0.19.8: is not a supported DeepSpeed Optimizer",),
+    "run: 0.14.2 to 0.19.8: is not a supported DeepSpeed Optimizer",
 )
 def unknown_optimizer(facts: Facts) -> Iterator[Found]:
     name = _named(facts)
@@ -62,7 +59,7 @@ def unknown_optimizer(facts: Facts) -> Iterator[Found]:
 
 @error(
     'set "zero_allow_untested_optimizer": true',
-    evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon through 0.18.4",),
+    "run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon through 0.18.4",
 )
 def untested_optimizer(facts: Facts) -> Iterator[Found]:
     if not facts.stage or facts.get("zero_allow_untested_optimizer"):
@@ -77,7 +74,7 @@ def untested_optimizer(facts: Facts) -> Iterator[Found]:
         yield Found("zero_allow_untested_optimizer", what)
 
 
-@error("set stage 0, or use another optimizer", evidence=("run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3",))
+@error("set stage 0, or use another optimizer", "run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3")
 def one_bit_with_zero(facts: Facts) -> Iterator[Found]:
     if facts.stage and _named(facts) in _WITHOUT_ZERO and _named(facts) in facts.known.optimizers:
         yield Found("optimizer.type", f"{_named(facts)} does not support ZeRO: DeepSpeed raises an AssertionError")

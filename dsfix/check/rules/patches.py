@@ -84,7 +84,7 @@ def _find(entry: Entry) -> Callable[[Facts], Iterator[Found]]:
 
 @note(
     "say what it becomes with --model-args: bf16, fp16, gradient_accumulation_steps, max_grad_norm",
-    evidence=("the conditions of the patches",),
+    "the conditions of the patches",
 )
 def bugs_with_auto(facts: Facts) -> Iterator[Found]:
     bugs: dict[str, list[str]] = {}
@@ -102,7 +102,7 @@ def bugs_with_auto(facts: Facts) -> Iterator[Found]:
 
 @note(
     "put `import dsfix` on the first line of the script; `python -m dsfix show ID` says who has a bug",
-    evidence=("the patches without a condition, by area, severity, releases and ids",),
+    "the patches without a condition, by area, severity, releases and ids",
 )
 def bugs_beyond_the_config(facts: Facts) -> Iterator[Found]:
     bugs: dict[str, list[str]] = {each.value: [] for each in _SEVERITIES}

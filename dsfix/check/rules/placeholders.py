@@ -21,14 +21,14 @@ def _rejects(facts: Facts) -> bool:
 
 @error(
     "fill them in, and check the result",
-    evidence=("run: 0.12.0 to 0.19.8: for a number a string is rejected, for a boolean rejected or taken for true",),
+    "run: 0.12.0 to 0.19.8: for a number a string is rejected, for a boolean rejected or taken for true",
 )
 def template(facts: Facts) -> Iterator[Found]:
     if facts.placeholders and _rejects(facts):
         yield Found("", f"a template, not yet a config: placeholders in {_listed(facts)}")
 
 
-@warning("fill them in", evidence=("the source of 0.12.0 to 0.19.8: nothing is replaced in a config",))
+@warning("fill them in", "the source of 0.12.0 to 0.19.8: nothing is replaced in a config")
 def placeholder_in_text(facts: Facts) -> Iterator[Found]:
     if facts.placeholders and not _rejects(facts):
         yield Found("", f"placeholders, which DeepSpeed takes for the values: {_listed(facts)}")

@@ -26,8 +26,9 @@ def _auto(facts: Facts) -> list[str]:
 
 @error(
     'set true or false; only transformers and accelerate fill in "auto"',
+    "#6976",
+    "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",
     affects={"deepspeed": ">=0.17.1"},
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6976", "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8"),
     patches=("auto_precision_dropped",),
 )
 def auto_precision(facts: Facts) -> Iterator[Found]:
@@ -38,17 +39,15 @@ def auto_precision(facts: Facts) -> Iterator[Found]:
 
 @warning(
     'set true or false; only transformers and accelerate fill in "auto"',
+    "run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: bf16 weights",
     affects={"deepspeed": "<0.17.1"},
-    evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: bf16 weights",),
 )
 def auto_precision_taken_for_true(facts: Facts) -> Iterator[Found]:
     for name in _auto(facts):
         yield Found(f"{name}.enabled", f'"auto" is treated as true: the job trains in {name}')
 
 
-@error(
-    "disable one of them", evidence=("run: 0.12.0 to 0.19.8: bfloat16 and fp16 modes cannot be simultaneously enabled",)
-)
+@error("disable one of them", "run: 0.12.0 to 0.19.8: bfloat16 and fp16 modes cannot be simultaneously enabled")
 def fp16_and_bf16(facts: Facts) -> Iterator[Found]:
     if facts.on("fp16") and facts.on("bf16"):
         yield Found("fp16.enabled", "fp16 and bf16 are both enabled: DeepSpeed raises an AssertionError")
@@ -62,8 +61,8 @@ def _autocast(facts: Facts, effect: str) -> Iterator[Found]:
 
 @error(
     "enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
+    "run: 0.17.6: Cannot enable both torch autocast and bfloat16",
     affects={"deepspeed": ">=0.17.2,<0.18.3"},
-    evidence=("run: 0.17.6: Cannot enable both torch autocast and bfloat16",),
 )
 def precision_and_torch_autocast(facts: Facts) -> Iterator[Found]:
     return _autocast(facts, "DeepSpeed raises an AssertionError")
@@ -71,8 +70,8 @@ def precision_and_torch_autocast(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
+    "run: 0.18.9, 0.19.8: accepted, the weights are bfloat16",
     affects={"deepspeed": ">=0.18.3"},
-    evidence=("run: 0.18.9, 0.19.8: accepted, the weights are bfloat16",),
 )
 def precision_beside_torch_autocast(facts: Facts) -> Iterator[Found]:
     return _autocast(facts, "the weights are 16-bit; torch_autocast alone keeps them in fp32")
@@ -88,11 +87,9 @@ def _unscaled(facts: Facts, stage: int) -> Iterator[Found]:
 
 @warning(
     'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.18.0 or newer',
+    "#7619",
+    "run: 0.17.2, 0.17.6: a loss of 1e-9 moves no weight; 0.18.0, 0.19.8: it does",
     affects={"deepspeed": ">=0.17.2,<0.18.0"},
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7619",
-        "run: 0.17.2, 0.17.6: a loss of 1e-9 moves no weight; 0.18.0, 0.19.8: it does",
-    ),
 )
 def autocast_unscaled_without_zero(facts: Facts) -> Iterator[Found]:
     return _unscaled(facts, 0)
@@ -100,11 +97,9 @@ def autocast_unscaled_without_zero(facts: Facts) -> Iterator[Found]:
 
 @warning(
     'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.17.6 or newer',
+    "#7534",
+    "run: 0.17.2, 0.17.5: a loss of 1e-9 moves no weight; 0.17.6, 0.19.8: it does",
     affects={"deepspeed": ">=0.17.2,<0.17.6"},
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7534",
-        "run: 0.17.2, 0.17.5: a loss of 1e-9 moves no weight; 0.17.6, 0.19.8: it does",
-    ),
 )
 def autocast_unscaled_zero3(facts: Facts) -> Iterator[Found]:
     return _unscaled(facts, 3)
@@ -118,20 +113,20 @@ def _loss_scale(facts: Facts, effect: str) -> Iterator[Found]:
             yield Found(f"{name}.{first}", f"loss scaling{more} is fp16 only: {effect}")
 
 
-@error("remove these keys", affects={"deepspeed": ">=0.17.1"}, evidence=("run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",))
+@error("remove these keys", "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8", affects={"deepspeed": ">=0.17.1"})
 def loss_scale_under_bf16(facts: Facts) -> Iterator[Found]:
     return _loss_scale(facts, "DeepSpeed raises a ValidationError, extra inputs not permitted")
 
 
-@warning("remove these keys", affects={"deepspeed": "<0.17.1"}, evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0",))
+@warning("remove these keys", "run: 0.12.0, 0.14.2, 0.16.9, 0.17.0", affects={"deepspeed": "<0.17.1"})
 def loss_scale_under_bf16_ignored(facts: Facts) -> Iterator[Found]:
     return _loss_scale(facts, "ignored here, rejected since 0.17.1")
 
 
 @error(
     "write true or false without quotes",
+    'run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: "false" is on',
     affects={"deepspeed": "<0.17.1"},
-    evidence=('run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: "false" is on',),
 )
 def quoted_precision(facts: Facts) -> Iterator[Found]:
     for name in _SECTIONS:
@@ -142,11 +137,9 @@ def quoted_precision(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "use ZeRO-1; since 0.18.5 this combination is refused",
+    "#7790",
+    "run: 0.17.6, 0.18.4: FP16_UnfusedOptimizer, and the same weights as without the key",
     affects={"deepspeed": ">=0.17.6,<0.18.5"},
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7790",
-        "run: 0.17.6, 0.18.4: FP16_UnfusedOptimizer, and the same weights as without the key",
-    ),
 )
 def bf16_fp32_accumulation_ignored(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.stage == 0 and facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32"):

@@ -10,7 +10,6 @@ from ...job import AUTO
 from ...rules import Found, error, fits, note, warning
 from ..facts import Facts, is_number
 
-_LINK = "https://github.com/deepspeedai/DeepSpeed/"
 # releases, ZeRO stages (none: all), what DeepCompile does there
 _DEEPCOMPILE: tuple[tuple[str, tuple[int, ...], str], ...] = (
     (">=0.16.6,<0.19.4", (), "mixes the states of several graphs and engines"),
@@ -35,11 +34,9 @@ _DOTS = 2  # of parent.name.weight
 
 @warning(
     'upgrade to DeepSpeed 0.19.4 or later, or set "deepcompile" to false',
+    *(f"#{each}" for each in (7222, 7243, 7355, 7356, 7386, 7562, 7563, 7603, 7610)),
+    *(f"#{each}" for each in (8033, 8036, 8059, 8106, 8157, 8159)),
     affects={"deepspeed": ">=0.16.6,<0.19.4"},
-    evidence=(
-        *(f"{_LINK}pull/{each}" for each in (7222, 7243, 7355, 7356, 7386, 7562, 7563, 7603, 7610)),
-        *(f"{_LINK}pull/{each}" for each in (8033, 8036, 8059, 8106, 8157, 8159)),
-    ),
 )
 def deepcompile_bugs(facts: Facts) -> Iterator[Found]:
     if facts.get("compile", "deepcompile") is not True or not facts.stage:
@@ -55,8 +52,9 @@ def deepcompile_bugs(facts: Facts) -> Iterator[Found]:
 
 @warning(
     'upgrade to DeepSpeed 0.14.3 or later, or set "compile": {"enabled": false}',
+    "#5590",
+    "#6718",
     affects={"deepspeed": ">=0.13.2,<0.14.3"},
-    evidence=(f"{_LINK}pull/5590", f"{_LINK}issues/6718"),
 )
 def compiled_checkpointing(facts: Facts) -> Iterator[Found]:
     if facts.get("compile", "enabled") is True and facts.stage == 3:
@@ -70,8 +68,9 @@ def _optimizer_on_nvme(facts: Facts) -> bool:
 
 @warning(
     'upgrade to DeepSpeed 0.12.4 or later, or offload to "cpu"',
+    "#4702",
+    "the source of 0.12.3",
     affects={"deepspeed": "<0.12.4"},
-    evidence=(f"{_LINK}pull/4702", "the source of 0.12.3"),
 )
 def nvme_gradients_lost(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts):
@@ -81,8 +80,9 @@ def nvme_gradients_lost(facts: Facts) -> Iterator[Found]:
 
 @warning(
     'upgrade to DeepSpeed 0.18.0 or later, or offload to "cpu"',
+    "#7613",
+    "the source of 0.13.0",
     affects={"deepspeed": ">=0.13.0,<0.18.0"},
-    evidence=(f"{_LINK}pull/7613", "the source of 0.13.0"),
 )
 def nvme_checkpoints_overwritten(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts) and facts.world_size != 1:
@@ -90,11 +90,7 @@ def nvme_checkpoints_overwritten(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.offload_optimizer.device", what)
 
 
-@warning(
-    "set it to false, or upgrade to DeepSpeed 0.14.5 or later",
-    affects={"deepspeed": "<0.14.5"},
-    evidence=(f"{_LINK}pull/5700",),
-)
+@warning("set it to false, or upgrade to DeepSpeed 0.14.5 or later", "#5700", affects={"deepspeed": "<0.14.5"})
 def nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts) and facts.get("zero_optimization", "offload_optimizer", "pipeline_write") is True:
         what = "buffers that were written stay referenced: the host's memory fills up"
@@ -103,8 +99,9 @@ def nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "use fp16, remove the key, or upgrade to DeepSpeed 0.19.6 or later",
+    "#8215",
+    "the source of 0.12.0: the kernel takes __half",
     affects={"deepspeed": "<0.19.6"},
-    evidence=(f"{_LINK}pull/8215", "the source of 0.12.0: the kernel takes __half"),
 )
 def quantized_weights_in_bf16(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_weights") is True and facts.on("bf16"):
@@ -112,11 +109,7 @@ def quantized_weights_in_bf16(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.zero_quantized_weights", what)
 
 
-@warning(
-    "remove the key, or upgrade to DeepSpeed 0.13.2 or later",
-    affects={"deepspeed": "<0.13.2"},
-    evidence=(f"{_LINK}pull/5056",),
-)
+@warning("remove the key, or upgrade to DeepSpeed 0.13.2 or later", "#5056", affects={"deepspeed": "<0.13.2"})
 def quantized_gradients_of_odd_sizes(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_gradients") is True:
         what = "fails for a weight whose number of elements is no multiple of twice the number of ranks"
@@ -125,8 +118,9 @@ def quantized_gradients_of_odd_sizes(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "set it to false, or upgrade to DeepSpeed 0.14.2 or later",
+    "#5328",
+    "#5434",
     affects={"deepspeed": ">=0.13.3,<0.14.2"},
-    evidence=(f"{_LINK}pull/5328", f"{_LINK}pull/5434"),
 )
 def immediate_grad_update(facts: Facts) -> Iterator[Found]:
     for name in ("bf16", "bfloat16"):
@@ -137,11 +131,7 @@ def immediate_grad_update(facts: Facts) -> Iterator[Found]:
             yield Found(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
 
 
-@note(
-    "remove the key, or upgrade to DeepSpeed 0.13.0 or later",
-    affects={"deepspeed": ">=0.12.4,<0.13.0"},
-    evidence=(f"{_LINK}pull/4946",),
-)
+@note("remove the key, or upgrade to DeepSpeed 0.13.0 or later", "#4946", affects={"deepspeed": ">=0.12.4,<0.13.0"})
 def separate_buckets_all_reduced(facts: Facts) -> Iterator[Found]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
         what = "gradients are all-reduced all the same, each rank's part separately"
@@ -150,8 +140,8 @@ def separate_buckets_all_reduced(facts: Facts) -> Iterator[Found]:
 
 @note(
     "set a bucket larger than the largest parameter, or upgrade to DeepSpeed 0.14.5 or later",
+    "#5868",
     affects={"deepspeed": "<0.14.5"},
-    evidence=(f"{_LINK}pull/5868",),
 )
 def empty_reductions(facts: Facts) -> Iterator[Found]:
     zero = facts.block("zero_optimization")
@@ -161,9 +151,7 @@ def empty_reductions(facts: Facts) -> Iterator[Found]:
 
 
 @warning(
-    "upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2",
-    affects={"deepspeed": ">=0.18.9,<0.19.8"},
-    evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438"),
+    "upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2", "#8443", "#8438", affects={"deepspeed": ">=0.18.9,<0.19.8"}
 )
 def muon_in_zero3(facts: Facts) -> Iterator[Found]:
     if facts.optimizer != "muon" or facts.stage != 3 or "optimizer" in facts.arguments:
@@ -178,7 +166,7 @@ def muon_in_zero3(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "remove one of the two keys, if the model has frozen parameters",
-    evidence=("the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",),
+    "the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",
 )
 def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Found]:
     name = "zero_quantized_nontrainable_weights"
@@ -190,8 +178,9 @@ def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Found]:
 
 @note(
     "make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
+    "#8189",
+    "run: 0.19.3, 0.19.4",
     affects={"deepspeed": "<0.19.4"},
-    evidence=(f"{_LINK}pull/8189", "run: 0.19.3, 0.19.4"),
 )
 def memory_efficient_linear_ignored(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
@@ -201,8 +190,9 @@ def memory_efficient_linear_ignored(facts: Facts) -> Iterator[Found]:
 
 @note(
     "upgrade to DeepSpeed 0.19.7 or later",
+    "#6694",
+    "the source of 0.16.3 and 0.19.6: partition passes free_data=True on",
     affects={"deepspeed": ">=0.16.3,<0.19.7"},
-    evidence=(f"{_LINK}pull/6694", "the source of 0.16.3 and 0.19.6: partition passes free_data=True on"),
 )
 def joined_modules_released_singly(facts: Facts) -> Iterator[Found]:
     name = "stage3_module_granularity_threshold"
@@ -214,8 +204,9 @@ def joined_modules_released_singly(facts: Facts) -> Iterator[Found]:
 
 @note(
     "on the CPU: remove the key, or upgrade to DeepSpeed 0.19.8 or later",
+    "#8382",
+    "the source of 0.12.0 and 0.19.5: no type of the CPU's tensors is known",
     affects={"deepspeed": "<0.19.8"},
-    evidence=(f"{_LINK}issues/8382", "the source of 0.12.0 and 0.19.5: no type of the CPU's tensors is known"),
 )
 def gradients_not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "contiguous_gradients") is False:
@@ -231,8 +222,9 @@ def _samples_by_difficulty(facts: Facts) -> bool:
 
 @warning(
     'set "dataloader_drop_last": true, or upgrade to DeepSpeed 0.13.3 or later',
+    "#5117",
+    "the source of 0.13.2",
     affects={"deepspeed": "<0.13.3"},
-    evidence=(f"{_LINK}pull/5117", "the source of 0.13.2"),
 )
 def curriculum_incomplete_batch(facts: Facts) -> Iterator[Found]:
     if _samples_by_difficulty(facts) and not facts.get("dataloader_drop_last") and facts.world_size != 1:
@@ -240,7 +232,7 @@ def curriculum_incomplete_batch(facts: Facts) -> Iterator[Found]:
         yield Found("data_efficiency.data_sampling.curriculum_learning", what)
 
 
-@note("begin with a difficulty that more samples have", evidence=(f"{_LINK}pull/8520",))
+@note("begin with a difficulty that more samples have", "#8520")
 def curriculum_short_batches(facts: Facts) -> Iterator[Found]:
     if _samples_by_difficulty(facts):
         what = "a difficulty that fewer samples have than a global batch takes gives shorter batches"
@@ -249,8 +241,8 @@ def curriculum_short_batches(facts: Facts) -> Iterator[Found]:
 
 @note(
     "for BLOOM: upgrade to DeepSpeed 0.14.1 or later, or disable the hybrid engine",
+    "#5101",
     affects={"deepspeed": "<0.14.1"},
-    evidence=(f"{_LINK}pull/5101",),
 )
 def hybrid_engine_of_bloom(facts: Facts) -> Iterator[Found]:
     if facts.get("hybrid_engine", "enabled") is True:
@@ -262,27 +254,21 @@ def _is_cosine(facts: Facts) -> bool:
     return facts.block("scheduler").get("type") == "WarmupCosineLR" and "scheduler" not in facts.arguments
 
 
-@error(
-    'set "log" or "linear"', affects={"deepspeed": ">=0.12.3,<0.19.4"}, evidence=(f"{_LINK}pull/8151", "run: 0.18.9")
-)
+@error('set "log" or "linear"', "#8151", "run: 0.18.9", affects={"deepspeed": ">=0.12.3,<0.19.4"})
 def cosine_warmup_type(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_type", "log")
     if _is_cosine(facts) and value not in (*_COSINE_WARMUPS, AUTO):
         yield Found("scheduler.params.warmup_type", f'"{value}" is unknown: the first step raises UnboundLocalError')
 
 
-@error(
-    "set 2, or upgrade to DeepSpeed 0.12.4 or later",
-    affects={"deepspeed": "==0.12.3"},
-    evidence=(f"{_LINK}pull/4688", "run: 0.12.3"),
-)
+@error("set 2, or upgrade to DeepSpeed 0.12.4 or later", "#4688", "run: 0.12.3", affects={"deepspeed": "==0.12.3"})
 def cosine_warmup_steps(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_num_steps")
     if _is_cosine(facts) and is_number(value) and value in (0, 1):
         yield Found("scheduler.params.warmup_num_steps", f"{value}: its logarithm is taken, and DeepSpeed fails")
 
 
-@error("set a positive number of steps, e.g. 1000", evidence=(f"{_LINK}pull/8050", "the source of 0.19.2"))
+@error("set a positive number of steps, e.g. 1000", "#8050", "the source of 0.19.2")
 def loss_scale_window_zero(facts: Facts) -> Iterator[Found]:
     fp16 = facts.block("fp16")
     value = fp16.get("loss_scale_window")
@@ -294,8 +280,10 @@ def loss_scale_window_zero(facts: Facts) -> Iterator[Found]:
 
 @note(
     "upgrade to DeepSpeed 0.18.3 or later, or lower the level of deepspeed.utils.logger and its handlers",
+    "#7617",
+    "#7576",
+    "#7688",
     affects={"deepspeed": ">=0.17.6,<0.18.3"},
-    evidence=(f"{_LINK}pull/7617", f"{_LINK}pull/7576", f"{_LINK}pull/7688"),
 )
 def breakdown_not_printed(facts: Facts) -> Iterator[Found]:
     silent = {"memory_breakdown": ">=0.17.6,<0.18.3", "wall_clock_breakdown": "==0.17.6"}
@@ -304,11 +292,7 @@ def breakdown_not_printed(facts: Facts) -> Iterator[Found]:
             yield Found(name, "prints nothing: the log shows warnings only")
 
 
-@note(
-    "upgrade to DeepSpeed 0.13.3 or later",
-    affects={"deepspeed": "<0.13.3"},
-    evidence=(f"{_LINK}pull/4374", f"{_LINK}pull/4724"),
-)
+@note("upgrade to DeepSpeed 0.13.3 or later", "#4374", "#4724", affects={"deepspeed": "<0.13.3"})
 def flops_not_counted(facts: Facts) -> Iterator[Found]:
     if facts.get("flops_profiler", "enabled") is True:
         what = "counts scaled_dot_product_attention and the operator @ as 0"
@@ -317,7 +301,7 @@ def flops_not_counted(facts: Facts) -> Iterator[Found]:
         yield Found("flops_profiler.enabled", what)
 
 
-@warning("use DeepSpeed 0.16.3, 0.16.5 or later", affects={"deepspeed": "==0.16.4"}, evidence=(f"{_LINK}pull/7112",))
+@warning("use DeepSpeed 0.16.3, 0.16.5 or later", "#7112", affects={"deepspeed": "==0.16.4"})
 def shards_not_kept_on_host(facts: Facts) -> Iterator[Found]:
     for path in (("keep_module_on_host",), ("tensor_parallel", "keep_module_on_host")):
         if facts.get(*path) is True:
@@ -326,8 +310,8 @@ def shards_not_kept_on_host(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and leave checkpoint out",
+    "#7073",
     affects={"deepspeed": "==0.16.4"},
-    evidence=(f"{_LINK}pull/7073",),
 )
 def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
     if not facts.inference or facts.get("checkpoint") is None or facts.get("replace_with_kernel_inject") is True:
@@ -342,8 +326,9 @@ def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
+    "#7551",
+    "the source of 0.17.4",
     affects={"deepspeed": "<0.17.6"},
-    evidence=(f"{_LINK}pull/7551", "the source of 0.17.4"),
 )
 def experts_taken_for_ranks(facts: Facts) -> Iterator[Found]:
     for name in ("moe_experts", "num_experts"):
@@ -354,8 +339,9 @@ def experts_taken_for_ranks(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "use one group (mics_shard_size as large as the job), ZeRO-3 without the key, or DeepSpeed 0.19.2",
+    "run: 0.19.6",
+    "the source of 0.19.2 and 0.19.3: the rank is that of the whole job's group",
     affects={"deepspeed": ">=0.19.3,<0.19.7"},
-    evidence=("run: 0.19.6", "the source of 0.19.2 and 0.19.3: the rank is that of the whole job's group"),
 )
 def mics_groups_hang(facts: Facts) -> Iterator[Found]:
     size = facts.block("zero_optimization").get("mics_shard_size")
@@ -367,8 +353,10 @@ def mics_groups_hang(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "upgrade to DeepSpeed 0.18.9 or later, or begin patterns with the parent's name: self_attn\\.q_proj",
+    "#8088",
+    "run: 0.18.6, 0.19.2",
+    "the source of 0.18.8 and 0.18.9",
     affects={"deepspeed": ">=0.18.6,<0.18.9"},
-    evidence=(f"{_LINK}pull/8088", "run: 0.18.6, 0.19.2", "the source of 0.18.8 and 0.18.9"),
 )
 def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
     tensor = facts.block("tensor_parallel")
@@ -383,8 +371,9 @@ def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
 
 @warning(
     'set its type to "python", or upgrade to DeepSpeed 0.19.1 or later',
+    "#8005",
+    "the source of 0.17.1 and 0.19.0",
     affects={"deepspeed": ">=0.17.1,<0.19.1"},
-    evidence=(f"{_LINK}pull/8005", "the source of 0.17.1 and 0.19.0"),
 )
 def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Found]:
     writer = facts.get("checkpoint", "writer")
@@ -395,8 +384,9 @@ def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Found]:
 
 @note(
     "upgrade to DeepSpeed 0.19.4 or later; the other columns are right",
+    "#8199",
+    "the source of 0.19.3: the recorded times are sorted before they are compared",
     affects={"deepspeed": "<0.19.4"},
-    evidence=(f"{_LINK}pull/8199", "the source of 0.19.3: the recorded times are sorted before they are compared"),
 )
 def straggler_times(facts: Facts) -> Iterator[Found]:
     if facts.get("comms_logger", "enabled") is True:
@@ -406,8 +396,9 @@ def straggler_times(facts: Facts) -> Iterator[Found]:
 
 @note(
     "choose micro_batch_sizes with a smaller common multiple, or upgrade to DeepSpeed 0.19.6 or later",
+    "#8237",
+    "the source of 0.19.5",
     affects={"deepspeed": "<0.19.6"},
-    evidence=(f"{_LINK}pull/8237", "the source of 0.19.5"),
 )
 def elastic_batch_above_maximum(facts: Facts) -> Iterator[Found]:
     elastic = facts.block("elasticity")

@@ -26,10 +26,7 @@ _REQUIRED = {
 }
 
 
-@error(
-    "use an existing one, e.g. WarmupDecayLR",
-    evidence=("run: 0.14.2 to 0.19.8: DeepSpeed does not recognize LR scheduler",),
-)
+@error("use an existing one, e.g. WarmupDecayLR", "run: 0.14.2 to 0.19.8: DeepSpeed does not recognize LR scheduler")
 def unknown_scheduler(facts: Facts) -> Iterator[Found]:
     name = facts.block("scheduler").get("type")
     if isinstance(name, str) and name not in (*facts.known.schedulers, *_TORCH):
@@ -40,7 +37,7 @@ def unknown_scheduler(facts: Facts) -> Iterator[Found]:
 
 @error(
     'add it; transformers and accelerate fill in "auto", but not missing keys',
-    evidence=("run: 0.14.2 to 0.19.8: TypeError, missing required positional argument",),
+    "run: 0.14.2 to 0.19.8: TypeError, missing required positional argument",
 )
 def incomplete_scheduler(facts: Facts) -> Iterator[Found]:
     scheduler = facts.block("scheduler")
@@ -55,8 +52,8 @@ def incomplete_scheduler(facts: Facts) -> Iterator[Found]:
 
 @error(
     "set a positive integer, or remove the scheduler",
+    "the source of 0.19.2 and 0.19.3: ValueError",
     affects={"deepspeed": ">=0.19.3"},
-    evidence=("the source of 0.19.2 and 0.19.3: ValueError",),
 )
 def warmup_steps_not_positive(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_num_steps", 1)
@@ -69,10 +66,8 @@ def warmup_steps_not_positive(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "set it to the optimizer's lr",
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/7360: since 0.17.2 WarmupLR uses the optimizer's lr",
-        "the source of 0.12.0 and 0.19.8: 0.001 is the documented default of WarmupDecayLR",
-    ),
+    "#7360: since 0.17.2 WarmupLR uses the optimizer's lr",
+    "the source of 0.12.0 and 0.19.8: 0.001 is the documented default of WarmupDecayLR",
 )
 def warmup_to_default_rate(facts: Facts) -> Iterator[Found]:
     scheduler = facts.block("scheduler")
@@ -89,8 +84,9 @@ def warmup_to_default_rate(facts: Facts) -> Iterator[Found]:
 
 @error(
     "give one number for all groups, or upgrade to DeepSpeed 0.19.6 or later",
+    "#8201",
+    "run: 0.12.0, 0.19.5, 0.19.6",
     affects={"deepspeed": "<0.19.6"},
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8201", "run: 0.12.0, 0.19.5, 0.19.6"),
 )
 def one_cycle_lists(facts: Facts) -> Iterator[Found]:
     params = facts.block("scheduler", "params")
@@ -101,10 +97,7 @@ def one_cycle_lists(facts: Facts) -> Iterator[Found]:
                 yield Found(f"scheduler.params.{key}", what)
 
 
-@error(
-    "set a positive number of steps",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8166", "run: 0.12.0, 0.19.3, 0.19.5"),
-)
+@error("set a positive number of steps", "#8166", "run: 0.12.0, 0.19.3, 0.19.5")
 def scheduler_step_size_zero(facts: Facts) -> Iterator[Found]:
     key = {"LRRangeTest": "lr_range_test_step_size", "OneCycle": "cycle_first_step_size"}.get(
         str(facts.block("scheduler").get("type"))
@@ -117,8 +110,9 @@ def scheduler_step_size_zero(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "remove the one that is not wanted; since 0.14.5 the script's wins",
+    "#5846",
+    "the source of 0.12.0, 0.14.4 and 0.14.5",
     affects={"deepspeed": "<0.14.5"},
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5846", "the source of 0.12.0, 0.14.4 and 0.14.5"),
 )
 def passed_scheduler_unused(facts: Facts) -> Iterator[Found]:
     passed, name = facts.arguments.get("scheduler"), facts.block("scheduler").get("type")

@@ -11,8 +11,7 @@ CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
 
 
 @error(
-    "load the model without device_map",
-    evidence=("transformers: DeepSpeed Zero-3 is not compatible with passing a `device_map`",),
+    "load the model without device_map", "transformers: DeepSpeed Zero-3 is not compatible with passing a `device_map`"
 )
 def zero3_device_map(facts: Facts) -> Iterator[Found]:
     value = str(facts.arguments.get("device_map", "none"))
@@ -23,7 +22,7 @@ def zero3_device_map(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "call engine.save_checkpoint(…, exclude_frozen_parameters=True)",
-    evidence=("the source of 0.12.0 to 0.19.8; transformers sets it for PeftModel only",),
+    "the source of 0.12.0 to 0.19.8; transformers sets it for PeftModel only",
 )
 def frozen_base_saved(facts: Facts) -> Iterator[Found]:
     if facts.arguments.get("lora") == "own":
@@ -31,8 +30,7 @@ def frozen_base_saved(facts: Facts) -> Iterator[Found]:
 
 
 @warning(
-    "call deepspeed.utils.set_z3_leaf_modules(model, [MoE block class]), or set leaf_module (since 0.18.0)",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4966",),
+    "call deepspeed.utils.set_z3_leaf_modules(model, [MoE block class]), or set leaf_module (since 0.18.0)", "#4966"
 )
 def moe_without_leaf_modules(facts: Facts) -> Iterator[Found]:
     leaf_modules = facts.block("zero_optimization", "leaf_module")
@@ -45,8 +43,9 @@ def moe_without_leaf_modules(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "put `import dsfix` on the first line of the script, or upgrade to DeepSpeed 0.19.3",
+    "#8148",
+    "the reproduction of the patch",
     affects={"deepspeed": "<0.19.3", "torch": ">=2.5"},
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8148", "the reproduction of the patch"),
     patches=("zero3_checkpoint_recompute",),
 )
 def zero3_checkpointing_recompute(facts: Facts) -> Iterator[Found]:
@@ -59,8 +58,8 @@ def zero3_checkpointing_recompute(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "call deepspeed.init_distributed() before anything else makes a process group of one rank",
+    "#8089",
     affects={"deepspeed": "<0.19.4"},
-    evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8089",),
 )
 def single_rank_group(facts: Facts) -> Iterator[Found]:
     launched = facts.arguments.get("launched")
@@ -71,11 +70,9 @@ def single_rank_group(facts: Facts) -> Iterator[Found]:
 
 @warning(
     "upgrade to DeepSpeed 0.14.2 or later, or use ZeRO-1 or bf16",
+    "#5411",
+    "the source of 0.12.0: the flat groups have no mark of tensor parallelism",
     affects={"deepspeed": "<0.14.2"},
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/pull/5411",
-        "the source of 0.12.0: the flat groups have no mark of tensor parallelism",
-    ),
 )
 def fp16_norm_of_one_rank(facts: Facts) -> Iterator[Found]:
     ranks = facts.arguments.get("tensor_parallel")
@@ -87,9 +84,7 @@ def fp16_norm_of_one_rank(facts: Facts) -> Iterator[Found]:
 
 
 @warning(
-    "upgrade to DeepSpeed 0.19.8 or later",
-    affects={"deepspeed": "<0.19.8"},
-    evidence=("the source of 0.12.0, 0.19.7 and 0.19.8",),
+    "upgrade to DeepSpeed 0.19.8 or later", "the source of 0.12.0, 0.19.7 and 0.19.8", affects={"deepspeed": "<0.19.8"}
 )
 def float8_cast(facts: Facts) -> Iterator[Found]:
     for name in ("bf16", "fp16"):
@@ -103,8 +98,8 @@ def float8_cast(facts: Facts) -> Iterator[Found]:
         "upgrade to DeepSpeed 0.19.8 or later, or load these buffers again after deepspeed.initialize, in fp32; "
         "dsfix's half_routing_bias keeps those of MoE routers"
     ),
+    "the source of 0.12.0, 0.19.1, 0.19.2, 0.19.7 and 0.19.8",
     affects={"deepspeed": "<0.19.8"},
-    evidence=("the source of 0.12.0, 0.19.1, 0.19.2, 0.19.7 and 0.19.8",),
 )
 def fp32_buffers_cast(facts: Facts) -> Iterator[Found]:
     whole = fits(CASTS_BUFFERS, facts.versions)

@@ -38,9 +38,7 @@ _DEVICES = ("none", "cpu", "nvme")
 
 
 @error(
-    "round it",
-    affects={"deepspeed": ">=0.15.0"},
-    evidence=("run: 0.15.4 to 0.19.8: ValidationError; 0.12.0, 0.14.2 truncate it",),
+    "round it", "run: 0.15.4 to 0.19.8: ValidationError; 0.12.0, 0.14.2 truncate it", affects={"deepspeed": ">=0.15.0"}
 )
 def fractional_integer(facts: Facts) -> Iterator[Found]:
     for path, value in facts.walk():
@@ -49,7 +47,7 @@ def fractional_integer(facts: Facts) -> Iterator[Found]:
             yield Found(name_of(path), f"expected an integer, got {value}: DeepSpeed rejects it")
 
 
-@error("write it without quotes", evidence=('run: 0.12.0 to 0.19.8: "5e8" is rejected, "500000000" accepted',))
+@error("write it without quotes", 'run: 0.12.0 to 0.19.8: "5e8" is rejected, "500000000" accepted')
 def string_for_a_number(facts: Facts) -> Iterator[Found]:
     readers = {"int": (int, "an integer"), "float": (float, "a number")}
     for path, value in facts.walk():
@@ -72,7 +70,7 @@ def _reads(reader: type, text: str) -> bool:
 
 @error(
     "write it without quotes",
-    evidence=('run: 0.12.0 to 0.19.8: zero_allow_untested_optimizer "false" is on; lr "1e-3" is a TypeError',),
+    'run: 0.12.0 to 0.19.8: zero_allow_untested_optimizer "false" is on; lr "1e-3" is a TypeError',
 )
 def quoted_value(facts: Facts) -> Iterator[Found]:
     for name in _TOP_BOOLEANS:
@@ -89,7 +87,7 @@ def quoted_value(facts: Facts) -> Iterator[Found]:
                 yield Found(f"{section}.params.{name}", f'expected a number, got the string "{value}"')
 
 
-@error("write an object", evidence=("run: 0.12.0 to 0.19.8: TypeError or AttributeError",))
+@error("write an object", "run: 0.12.0 to 0.19.8: TypeError or AttributeError")
 def block_wanted(facts: Facts) -> Iterator[Found]:
     for name, example in _BLOCKS.items():
         value = facts.get(*name.split("."), default={})
@@ -104,7 +102,7 @@ def _shown(value: object) -> str:
     return textwrap.shorten(json.dumps(value, default=str), 40, placeholder=" …")
 
 
-@error("set 0, 1, 2 or 3", evidence=('run: 0.12.0 to 0.19.8; "2" is accepted since 0.15.0',))
+@error("set 0, 1, 2 or 3", 'run: 0.12.0 to 0.19.8; "2" is accepted since 0.15.0')
 def unknown_stage(facts: Facts) -> Iterator[Found]:
     stage = facts.get("zero_optimization", "stage", default=0)
     if stage == AUTO or (is_number(stage) and stage in (0, 1, 2, 3)) or isinstance(stage, bool):
@@ -114,7 +112,7 @@ def unknown_stage(facts: Facts) -> Iterator[Found]:
     yield Found("zero_optimization.stage", f"must be 0, 1, 2 or 3, got {_shown(stage)}: DeepSpeed rejects it")
 
 
-@error("set none, cpu or nvme", evidence=("run: 0.12.0 to 0.19.8: ValidationError",))
+@error("set none, cpu or nvme", "run: 0.12.0 to 0.19.8: ValidationError")
 def unknown_offload_device(facts: Facts) -> Iterator[Found]:
     for part in ("offload_optimizer", "offload_param"):
         device = facts.get("zero_optimization", part, "device", default="none")
@@ -125,7 +123,7 @@ def unknown_offload_device(facts: Facts) -> Iterator[Found]:
 
 @error(
     "set a positive number of elements, e.g. 5e8",
-    evidence=("run: 0.14.2, 0.15.4, 0.16.9: ZeroDivisionError; 0.19.8: ValidationError",),
+    "run: 0.14.2, 0.15.4, 0.16.9: ZeroDivisionError; 0.19.8: ValidationError",
 )
 def empty_bucket(facts: Facts) -> Iterator[Found]:
     value = facts.get("zero_optimization", "reduce_bucket_size")
@@ -137,7 +135,7 @@ def empty_bucket(facts: Facts) -> Iterator[Found]:
             yield Found("zero_optimization.reduce_bucket_size", what)
 
 
-@error("set a finite number", evidence=("pydantic rejects it for integer fields",))
+@error("set a finite number", "pydantic rejects it for integer fields")
 def not_finite(facts: Facts) -> Iterator[Found]:
     for path, value in facts.walk():
         if isinstance(value, float) and not math.isfinite(value) and path != ("steps_per_print",):  # accelerate's

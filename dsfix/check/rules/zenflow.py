@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from ...rules import Found, error, note
 from ..facts import Facts
 
-_LINK = "https://github.com/deepspeedai/DeepSpeed/"
 _OWN_KEYS = ("torch_adam", "adam_w_mode")  # of the config's Adam; torch's does not know them
 
 
@@ -19,8 +18,10 @@ def _zenflow(facts: Facts) -> bool:
 
 @error(
     "upgrade to DeepSpeed 0.19.2 or later, or remove zenflow",
+    "#7771",
+    "run: 0.18.3",
+    "the source of 0.18.2, 0.19.1 and 0.19.2",
     affects={"deepspeed": ">=0.18.3,<0.19.2"},
-    evidence=(f"{_LINK}pull/7771", "run: 0.18.3", "the source of 0.18.2, 0.19.1 and 0.19.2"),
 )
 def zenflow_never_selects(facts: Facts) -> Iterator[Found]:
     if _zenflow(facts):
@@ -32,8 +33,9 @@ def zenflow_never_selects(facts: Facts) -> Iterator[Found]:
 
 @error(
     "remove the key; ZenFlow always uses AdamW",
+    "run: 0.19.8",
+    "the source of 0.19.0 and 0.19.1",
     affects={"deepspeed": ">=0.19.1"},
-    evidence=("run: 0.19.8", "the source of 0.19.0 and 0.19.1"),
 )
 def zenflow_optimizer_keys(facts: Facts) -> Iterator[Found]:
     if _zenflow(facts) and facts.optimizer in ("adam", "adamw") and "optimizer" not in facts.arguments:
@@ -45,8 +47,9 @@ def zenflow_optimizer_keys(facts: Facts) -> Iterator[Found]:
 
 @note(
     "upgrade to DeepSpeed 0.18.9 or later, or use one parameter group and no scheduler",
+    "#7906",
+    "the source of 0.18.8",
     affects={"deepspeed": ">=0.18.0,<0.18.9"},
-    evidence=(f"{_LINK}pull/7906", "the source of 0.18.8"),
 )
 def super_offload_settings(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "offload_optimizer", "super_offload") is True:

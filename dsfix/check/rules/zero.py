@@ -12,8 +12,7 @@ _FLAGS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero
 
 
 @warning(
-    "set stage 3, or remove the key",
-    evidence=("run: 0.14.2 to 0.19.8 with stages 1 and 2: accepted, the same optimizer is built",),
+    "set stage 3, or remove the key", "run: 0.14.2 to 0.19.8 with stages 1 and 2: accepted, the same optimizer is built"
 )
 def needs_stage_3(facts: Facts) -> Iterator[Found]:
     stage = facts.stage
@@ -33,7 +32,7 @@ def needs_stage_3(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.offload_optimizer.device", what)
 
 
-@warning("set stage 1, 2 or 3, or remove the block", evidence=("the source of 0.12.0 to 0.19.8",))
+@warning("set stage 1, 2 or 3, or remove the block", "the source of 0.12.0 to 0.19.8")
 def offload_without_zero(facts: Facts) -> Iterator[Found]:
     if facts.stage == 0 and facts.device("offload_optimizer") not in ("none", AUTO):
         yield Found("zero_optimization.offload_optimizer", "has no effect with stage 0: offloading requires ZeRO")
@@ -41,13 +40,11 @@ def offload_without_zero(facts: Facts) -> Iterator[Found]:
 
 @error(
     "upgrade to DeepSpeed 0.13.2 or later, or remove the key",
+    "#4851",
+    "#4906",
+    "#4862",
+    "run: the audit on two ranks: from step 2 on, gradients differ from PyTorch's on 0.13.1, not on 0.13.2",
     affects={"deepspeed": "<0.13.2"},
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/4851",
-        "https://github.com/deepspeedai/DeepSpeed/pull/4906",
-        "https://github.com/deepspeedai/DeepSpeed/pull/4862",
-        "run: the audit on two ranks: from step 2 on, gradients differ from PyTorch's on 0.13.1, not on 0.13.2",
-    ),
 )
 def hpz_backward_on_old_weights(facts: Facts) -> Iterator[Found]:
     size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)

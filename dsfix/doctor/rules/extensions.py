@@ -28,10 +28,8 @@ def _on_network(facts: EnvironmentFacts) -> bool:
 
 @error(
     "delete the lock file, unless a container that shares the directory is compiling the op",
-    evidence=(
-        "https://github.com/pytorch/pytorch/issues/189245",
-        "ran: CPUAdamBuilder().load() of 0.16.4 with the lock left by a killed build",
-    ),
+    "pytorch/pytorch#189245",
+    "ran: CPUAdamBuilder().load() of 0.16.4 with the lock left by a killed build",
 )
 def stale_lock(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
@@ -40,10 +38,7 @@ def stale_lock(facts: EnvironmentFacts) -> Iterator[Found]:
             yield Found(_lock(build), what)
 
 
-@warning(
-    "delete the lock file if no machine is compiling the op",
-    evidence=("https://github.com/pytorch/pytorch/issues/189245",),
-)
+@warning("delete the lock file if no machine is compiling the op", "pytorch/pytorch#189245")
 def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if not build.holders and _on_network(facts):
@@ -53,10 +48,7 @@ def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
             )
 
 
-@note(
-    "none needed: jobs that need this op wait until it is compiled",
-    evidence=("https://github.com/pytorch/pytorch/issues/189245",),
-)
+@note("none needed: jobs that need this op wait until it is compiled", "pytorch/pytorch#189245")
 def op_being_compiled(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if build.holders:
@@ -89,17 +81,15 @@ def _older_than(facts: EnvironmentFacts, package: str, installed: float | None) 
 
 @warning(
     _OWN_DIRECTORY,
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/730",
-        "ran: ninja keeps a build that is newer than its sources, even if the sources were replaced",
-    ),
+    "#730",
+    "ran: ninja keeps a build that is newer than its sources, even if the sources were replaced",
     patches=_PATCH,
 )
 def op_older_than_deepspeed(facts: EnvironmentFacts) -> Iterator[Found]:
     yield from _older_than(facts, "DeepSpeed", facts.extensions.deepspeed_installed)
 
 
-@warning(_OWN_DIRECTORY, evidence=("https://github.com/pytorch/pytorch/issues/68905",), patches=_PATCH)
+@warning(_OWN_DIRECTORY, "pytorch/pytorch#68905", patches=_PATCH)
 def op_older_than_torch(facts: EnvironmentFacts) -> Iterator[Found]:
     yield from _older_than(facts, "torch", facts.extensions.torch_installed)
 
@@ -118,14 +108,7 @@ def _other_installation(facts: EnvironmentFacts, build: Build) -> str:
     return ""
 
 
-@note(
-    _OWN_DIRECTORY,
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/730",
-        "https://github.com/deepspeedai/DeepSpeed/pull/959",
-    ),
-    patches=_PATCH,
-)
+@note(_OWN_DIRECTORY, "#730", "#959", patches=_PATCH)
 def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in facts.extensions.builds:
         other = _other_installation(facts, build)
@@ -152,7 +135,7 @@ def cache_not_writable(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @note(
     "set TORCH_EXTENSIONS_DIR to a local directory, so that machines do not wait for each other's lock file",
-    evidence=("https://github.com/OpenRLHF/OpenRLHF/issues/208",),
+    "OpenRLHF/OpenRLHF#208",
 )
 def cache_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
     if _on_network(facts) and facts.extensions.disk is not None:
@@ -160,9 +143,7 @@ def cache_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(facts.extensions.root, what)
 
 
-@warning(
-    "set TRITON_CACHE_DIR to a local directory", evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5205",)
-)
+@warning("set TRITON_CACHE_DIR to a local directory", "#5205")
 def triton_cache_on_nfs(facts: EnvironmentFacts) -> Iterator[Found]:
     disk = facts.extensions.triton
     if disk is not None and "nfs" in disk.type and facts.versions.get("triton") is not None:

@@ -44,10 +44,7 @@ def torch_without_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found("torch", f"there is an NVIDIA GPU, but torch {version} was built without CUDA: jobs run on the CPU")
 
 
-@note(
-    "start the job on a machine with GPUs, or the container with --gpus all",
-    evidence=("https://github.com/mmartial/ComfyUI-Nvidia-Docker/issues/57",),
-)
+@note("start the job on a machine with GPUs, or the container with --gpus all", "mmartial/ComfyUI-Nvidia-Docker#57")
 def no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
     accelerators = facts.accelerators
     if facts.packages.torch.cuda and not accelerators.present and not accelerators.complaint:
@@ -62,7 +59,7 @@ def no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @error(
     "update the driver, or install a build of torch for an older CUDA",
-    evidence=("https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",),
+    "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
 )
 def driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
     cuda, driver = facts.packages.torch.cuda, facts.accelerators.driver
@@ -74,7 +71,8 @@ def driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @error(
     "install a build of torch for this GPU: https://pytorch.org/get-started/locally/",
-    evidence=("https://github.com/pytorch/pytorch/issues/150733", "https://github.com/Comfy-Org/ComfyUI/pull/16438"),
+    "pytorch/pytorch#150733",
+    "Comfy-Org/ComfyUI#16438",
 )
 def gpu_without_kernels(facts: EnvironmentFacts) -> Iterator[Found]:
     built_for = str(facts.packages.torch_probe.fact("import", "architectures") or "").split()
@@ -117,14 +115,14 @@ def cuda_does_not_start(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(_WHERE, f"torch.cuda.is_available() does not return: {probe.stopped}")
 
 
-@warning("unset CUDA_VISIBLE_DEVICES, or list GPUs in it", evidence=(_VARIABLES,))
+@warning("unset CUDA_VISIBLE_DEVICES, or list GPUs in it", _VARIABLES)
 def gpus_hidden(facts: EnvironmentFacts) -> Iterator[Found]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     if facts.accelerators.gpus and value is not None and value.strip() in ("", "-1"):
         yield Found("CUDA_VISIBLE_DEVICES", f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs")
 
 
-@warning("use only GPUs that `nvidia-smi -L` lists", evidence=(_VARIABLES,))
+@warning("use only GPUs that `nvidia-smi -L` lists", _VARIABLES)
 def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     seen, stopped_at = visible(value, facts.accelerators.gpus)
@@ -138,7 +136,7 @@ def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @error(
     "unset DS_ACCELERATOR, or set it to one of these",
-    evidence=("deepspeed/accelerator/real_accelerator.py of the installed release",),
+    "deepspeed/accelerator/real_accelerator.py of the installed release",
 )
 def accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
     value, known = facts.variables.get("DS_ACCELERATOR"), facts.packages.deepspeed.accelerators
@@ -146,7 +144,7 @@ def accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR must be one of {', '.join(known)}, got {value!r}")
 
 
-@warning("unset DS_ACCELERATOR", evidence=("deepspeed/accelerator/real_accelerator.py",))
+@warning("unset DS_ACCELERATOR", "deepspeed/accelerator/real_accelerator.py")
 def accelerator_cpu(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("DS_ACCELERATOR") == "cpu" and facts.accelerators.gpus:
         yield Found("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
@@ -160,7 +158,7 @@ def gpu_memory_taken(facts: EnvironmentFacts) -> Iterator[Found]:
             yield Found(_WHERE, what)
 
 
-@note("unset it unless you are debugging a CUDA error", evidence=(_VARIABLES,))
+@note("unset it unless you are debugging a CUDA error", _VARIABLES)
 def launch_blocking(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
         yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
@@ -181,7 +179,7 @@ def _major(version: str) -> int:
 
 @error(
     "install or load the NVIDIA driver; after a kernel update, rebuild it (dkms) and reboot",
-    evidence=("https://github.com/GoogleCloudPlatform/compute-gpu-installation/pull/18",),
+    "GoogleCloudPlatform/compute-gpu-installation#18",
 )
 def driver_not_running(facts: EnvironmentFacts) -> Iterator[Found]:
     return _complains(facts, _UNREACHABLE)
@@ -192,7 +190,7 @@ def driver_not_running(facts: EnvironmentFacts) -> Iterator[Found]:
         "reboot: the driver was updated, but the old kernel module is still loaded; in a container, use the "
         "host's libraries (nvidia-container-toolkit)"
     ),
-    evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",),
+    "NVIDIA/nvidia-container-toolkit#394",
 )
 def driver_and_libraries_differ(facts: EnvironmentFacts) -> Iterator[Found]:
     return _complains(facts, _MISMATCH)
@@ -203,7 +201,7 @@ def driver_and_libraries_differ(facts: EnvironmentFacts) -> Iterator[Found]:
         "restart the container; `systemctl daemon-reload` on the host detaches the GPUs again, unless "
         "nvidia-container-toolkit's notice is followed"
     ),
-    evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/48",),
+    "NVIDIA/nvidia-container-toolkit#48",
 )
 def gpus_detached_from_container(facts: EnvironmentFacts) -> Iterator[Found]:
     return _complains(facts, _DETACHED)
@@ -214,10 +212,8 @@ def gpus_detached_from_container(facts: EnvironmentFacts) -> Iterator[Found]:
         "run `sudo dmesg | grep NVRM` on the host to see why: a GPU has failed, or the container was started "
         "without GPUs (--gpus all)"
     ),
-    evidence=(
-        "https://github.com/NVIDIA/nvidia-docker/issues/933",
-        "https://github.com/akash-network/support/issues/209",
-    ),
+    "NVIDIA/nvidia-docker#933",
+    "akash-network/support#209",
 )
 def gpu_lost(facts: EnvironmentFacts) -> Iterator[Found]:
     return _complains(facts, _NONE)

@@ -17,10 +17,8 @@ _DISK = _GIB  # enough to compile a few ops
         "start the container with --shm-size=1g or more, or --ipc=host; in Kubernetes, mount an emptyDir with "
         "medium Memory there"
     ),
-    evidence=(
-        "https://docs.nvidia.com/deeplearning/sdk/nccl-archived/nccl_247/nccl-developer-guide/docs/troubleshooting.html",
-        "get_shm_size in deepspeed/env_report.py of 0.19.8",
-    ),
+    "https://docs.nvidia.com/deeplearning/sdk/nccl-archived/nccl_247/nccl-developer-guide/docs/troubleshooting.html",
+    "get_shm_size in deepspeed/env_report.py of 0.19.8",
 )
 def shm_small(facts: EnvironmentFacts) -> Iterator[Found]:
     size = facts.memory.shm
@@ -30,7 +28,7 @@ def shm_small(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @warning(
     "set `ulimit -l unlimited` (docker run --ulimit memlock=-1; for all users in /etc/security/limits.conf)",
-    evidence=("https://github.com/NVIDIA/nccl-tests/issues/206",),
+    "NVIDIA/nccl-tests#206",
 )
 def locked_memory_small(facts: EnvironmentFacts) -> Iterator[Found]:
     locked = facts.memory.locked
@@ -44,7 +42,7 @@ def locked_memory_small(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @note(
     "size offload for this limit, or raise it",
-    evidence=("ran: memory.max of a control group compared with psutil.virtual_memory().total",),
+    "ran: memory.max of a control group compared with psutil.virtual_memory().total",
 )
 def memory_limited(facts: EnvironmentFacts) -> Iterator[Found]:
     total, limit = facts.memory.total, facts.memory.limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...outcome import some
 from ...rules import Found, error, warning
 from ..facts import EnvironmentFacts
 
@@ -19,7 +20,8 @@ def torch_missing(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @error(
     "reinstall torch; for an undefined symbol of an NVIDIA library, first unset LD_LIBRARY_PATH",
-    evidence=("https://github.com/pytorch/pytorch/issues/144244", "https://github.com/infiniflow/ragflow/issues/4466"),
+    "pytorch/pytorch#144244",
+    "infiniflow/ragflow#4466",
 )
 def torch_import_fails(facts: EnvironmentFacts) -> Iterator[Found]:
     failed = facts.packages.torch_probe.failed
@@ -69,51 +71,44 @@ def registered_twice(facts: EnvironmentFacts) -> Iterator[Found]:
             yield Found(name, f"{name} is installed twice, as {version}: an installation was interrupted")
 
 
-@warning("install it; `pip check` lists all conflicts", evidence=("the metadata of the installed packages",))
+@warning("install it; `pip check` lists all conflicts", "the metadata of the installed packages")
 def requirement_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     for unmet in facts.packages.unmet:
         if unmet.found is None:
             yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, which is not installed")
 
 
-@warning(
-    "install a version in this range; `pip check` lists all conflicts",
-    evidence=("the metadata of the installed packages",),
-)
+@warning("install a version in this range; `pip check` lists all conflicts", "the metadata of the installed packages")
 def requirement_version(facts: EnvironmentFacts) -> Iterator[Found]:
     for unmet in facts.packages.unmet:
         if unmet.found is not None:
             yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, but {unmet.found} is installed")
 
 
-@error(_REBUILD, evidence=("https://github.com/daswer123/xtts-webui/issues/111", _BUILDER))
+@error(_REBUILD, "daswer123/xtts-webui#111", _BUILDER)
 def ops_built_with_another_torch(facts: EnvironmentFacts) -> Iterator[Found]:
     deepspeed, torch = facts.packages.deepspeed, facts.versions.get("torch")
     built = deepspeed.built_with.get("version", "")
     if deepspeed.prebuilt and torch and built not in ("", "0.0") and built != ".".join(torch.split(".")[:2]):
-        what = f"the ops {_some(deepspeed.prebuilt)} were built with torch {built}, but {torch} is installed"
+        what = f"the ops {some(deepspeed.prebuilt, 4)} were built with torch {built}, but {torch} is installed"
         yield Found("deepspeed", what)
 
 
-@error(_REBUILD, evidence=(_BUILDER,))
+@error(_REBUILD, _BUILDER)
 def ops_built_with_another_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
     deepspeed, cuda = facts.packages.deepspeed, ".".join(facts.packages.torch.cuda.split(".")[:2])
     built = deepspeed.built_with.get("cuda_version", "")
     if deepspeed.prebuilt and cuda and built not in ("", "0.0") and built != cuda:
-        what = f"the ops {_some(deepspeed.prebuilt)} were built with CUDA {built}, but torch was built for CUDA {cuda}"
-        yield Found("deepspeed", what)
+        ops = some(deepspeed.prebuilt, 4)
+        yield Found("deepspeed", f"the ops {ops} were built with CUDA {built}, but torch was built for CUDA {cuda}")
 
 
-@error("reinstall DeepSpeed with this Python", evidence=(_BUILDER,))
+@error("reinstall DeepSpeed with this Python", _BUILDER)
 def built_ops_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     missing = facts.packages.deepspeed.missing
     if missing:
         yield Found(
             "deepspeed",
-            f"the ops {_some(missing)} are recorded as built, but their files for Python {facts.platform.python} are "
+            f"the ops {some(missing, 4)} are recorded as built, but their files for Python {facts.platform.python} are "
             "missing",
         )
-
-
-def _some(ops: tuple[str, ...]) -> str:
-    return ", ".join(ops[:4]) + (f" and {len(ops) - 4} more" if len(ops) > 4 else "")

@@ -10,7 +10,7 @@ from ..facts import EnvironmentFacts
 
 @error(
     "convert the distribution in Windows: `wsl --set-version NAME 2`",
-    evidence=("https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",),
+    "https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",
 )
 def wsl1_has_no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.platform.wsl == 1:
@@ -19,7 +19,8 @@ def wsl1_has_no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @note(
     'set "pin_memory": false in offload_optimizer and offload_param, or give WSL more memory in .wslconfig',
-    evidence=("https://github.com/deepspeedai/DeepSpeed/issues/2977", "https://github.com/microsoft/WSL/issues/8447"),
+    "#2977",
+    "microsoft/WSL#8447",
 )
 def wsl2_pinned_memory(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.platform.wsl == 2 and facts.accelerators.present:

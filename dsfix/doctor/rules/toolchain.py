@@ -20,10 +20,8 @@ def _needed(facts: EnvironmentFacts) -> bool:
 
 @error(
     'install setuptools (`pip install "setuptools<80"` if pkg_resources is missing)',
-    evidence=(
-        "https://github.com/flashinfer-ai/flashinfer/pull/319",
-        "https://github.com/nerfstudio-project/gsplat/pull/899",
-    ),
+    "flashinfer-ai/flashinfer#319",
+    "nerfstudio-project/gsplat#899",
 )
 def cpp_extension_broken(facts: EnvironmentFacts) -> Iterator[Found]:
     error = facts.packages.torch_probe.errors.get("cpp_extension", "")
@@ -31,10 +29,7 @@ def cpp_extension_broken(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(_WHERE, f"`import torch.utils.cpp_extension`, which DeepSpeed needs, fails: {error}")
 
 
-@warning(
-    "`pip install ninja`, and put the environment's bin directory on PATH",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1687",),
-)
+@warning("`pip install ninja`, and put the environment's bin directory on PATH", "#1687")
 def ninja_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.ninja:
         installed = facts.versions.get("ninja")
@@ -42,10 +37,7 @@ def ninja_missing(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(_WHERE, f"`ninja --version` fails{why}; compiling ops fails with `Ninja is required`")
 
 
-@warning(
-    "install g++ (Debian, Ubuntu: `apt install g++`), or set CXX",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
-)
+@warning("install g++ (Debian, Ubuntu: `apt install g++`), or set CXX", "#3410")
 def compiler_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.compiler_version:
         yield Found(_WHERE, f"no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
@@ -56,10 +48,7 @@ def _complaint(facts: EnvironmentFacts, program: str) -> str:
     return complaints[0] if complaints else "none is on PATH"
 
 
-@warning(
-    "install them (Debian, Ubuntu: `apt install python3-dev`)",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
-)
+@warning("install them (Debian, Ubuntu: `apt install python3-dev`)", "#3223")
 def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.python_headers:
         yield Found(_WHERE, f"the headers of Python {facts.platform.python} (Python.h) are not installed")
@@ -67,7 +56,7 @@ def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @warning(
     "install the CUDA toolkit that torch was built for, and set CUDA_HOME to it",
-    evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7452",),
+    "#7452",
     patches=("op_probe_breaks_import",),
 )
 def cuda_toolkit_missing(facts: EnvironmentFacts) -> Iterator[Found]:
@@ -80,8 +69,8 @@ def cuda_toolkit_missing(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @warning(
     "set CUDA_HOME to the toolkit that torch was built for, or DS_SKIP_CUDA_CHECK=1 at your own risk",
+    "#3223",
     affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are prebuilt
-    evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
 )
 def cuda_toolkit_of_another_version(facts: EnvironmentFacts) -> Iterator[Found]:
     nvcc, cuda = facts.toolchain.nvcc, ".".join(facts.packages.torch.cuda.split(".")[:2])
@@ -102,7 +91,7 @@ def cuda_toolkit_of_another_version(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @warning(
     "install an older g++ and set CXX to it, or install a newer CUDA toolkit",
-    evidence=("CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",),
+    "CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",
 )
 def compiler_too_new_for_nvcc(facts: EnvironmentFacts) -> Iterator[Found]:
     tools = facts.toolchain
@@ -120,11 +109,9 @@ def compiler_too_new_for_nvcc(facts: EnvironmentFacts) -> Iterator[Found]:
 
 @warning(
     "install numactl, or set LOCAL_SIZE to the number of ranks per machine",
+    "#6565",
+    "ran: get_accelerator().device_count() on 0.12.6, 0.13.5, 0.14.2, 0.15.4 (fails) and 0.16.0 (does not)",
     affects={"deepspeed": ">=0.12.0,<0.16.0"},
-    evidence=(
-        "https://github.com/deepspeedai/DeepSpeed/issues/6565",
-        "ran: get_accelerator().device_count() on 0.12.6, 0.13.5, 0.14.2, 0.15.4 (fails) and 0.16.0 (does not)",
-    ),
 )
 def numactl_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     on_cpu = facts.variables.get("DS_ACCELERATOR") == "cpu" or not (
