@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 
 class Outcome(enum.Enum):
@@ -54,3 +55,9 @@ class RequirementError(RuntimeError):
 def describe(error: BaseException) -> str:
     """An exception that nobody expected, as a reason."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """The first names, and the number of the others."""
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")

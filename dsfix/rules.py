@@ -1,6 +1,7 @@
 """Rules of `check` and `doctor`: what each looks for, which releases it applies to, and the remedy.
 
-A rule family is one module with a tuple `RULES`; a package of such modules is a registry, like dsfix.patches.
+A family is a module of functions under `@error`, `@warning` or `@note`, or of tuples of rules; a package of such
+modules is a registry, like dsfix.patches.
 """
 
 from __future__ import annotations
@@ -33,18 +34,21 @@ class Found:
     what: str
 
 
+Find = Callable[[Any], Iterable[Found]]
+
+
 @dataclass(frozen=True)
 class Rule:
     """One kind of problem. `find` takes the facts that the command has collected and yields the matches.
 
-    `affects`: PEP 440 specifiers by distribution, as for a patch. `evidence`: links, or what was run. `patches`: ids of
-    related patches.
+    `affects`: PEP 440 specifiers by distribution, as for a patch. `evidence`: "#1" of DeepSpeed, "owner/repository#1",
+    other links, or what was run. `patches`: ids of related patches.
     """
 
     id: str
     level: Level
     remedy: str
-    find: Callable[[Any], Iterable[Found]]
+    find: Find
     affects: Mapping[str, str] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     patches: tuple[str, ...] = ()
@@ -72,17 +76,26 @@ class Finding:
         }
 
 
+def _rule(level: Level, remedy: str, *evidence: str, **fields: Any) -> Callable[[Find], Rule]:
+    """Makes a rule of the function below it, whose name is the id; fields: `affects`, `patches`."""
+    return lambda find: Rule(find.__name__, level, remedy, find, evidence=evidence, **fields)
+
+
+error, warning, note = (functools.partial(_rule, level) for level in Level)
+
+
 @functools.cache
 def load(package: str) -> tuple[Rule, ...]:
     """Returns the rules of all modules of a package, in the order of the modules' names."""
-    return tuple(declared(package, "RULES"))
+    names = sorted(info.name for info in pkgutil.iter_modules(importlib.import_module(package).__path__))
+    modules = [importlib.import_module(f"{package}.{name}") for name in names]
+    return tuple(rule for module in modules for value in vars(module).values() for rule in _in(value))
 
 
-def declared(package: str, name: str) -> Iterator[Any]:
-    """Yields the items of the tuple of that name of each module of a package."""
-    path = importlib.import_module(package).__path__
-    for module in sorted(info.name for info in pkgutil.iter_modules(path)):
-        yield from getattr(importlib.import_module(f"{package}.{module}"), name)
+def _in(value: object) -> Iterator[Rule]:
+    for each in value if isinstance(value, tuple) else (value,):
+        if isinstance(each, Rule):
+            yield each
 
 
 def fits(affects: Mapping[str, str], versions: Mapping[str, str | None]) -> bool:

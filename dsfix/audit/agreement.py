@@ -1,9 +1,26 @@
-"""The result of one comparison of DeepSpeed with PyTorch. Imports no torch."""
+"""What one rank saw, and the result of one comparison of DeepSpeed with PyTorch. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Seen:
+    """What one rank saw, as written to its file. start, steps: Parts; the others as in Record and AuditVerdict."""
+
+    start: Any = None
+    steps: list[Any] = field(default_factory=list)
+    exports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    patches: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    device: str = ""
+    failed: str = ""
+    races: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

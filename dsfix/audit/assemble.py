@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-from dsfix.audit.agreement import AuditVerdict, Difference
+from dsfix.audit.agreement import AuditVerdict, Difference, Seen
 from dsfix.audit.compare import Findings, compare
 from dsfix.audit.defaults import complete
 from dsfix.audit.pieces import join
-from dsfix.audit.plan import PHASES, Plan
+from dsfix.audit.plan import PHASES, Plan, Unsupported
 from dsfix.audit.record import Record
-from dsfix.audit.seen import Seen
-from dsfix.audit.unsupported import Unsupported
 
 
 def read(directory: Path) -> list[Seen]:
@@ -86,10 +83,10 @@ def _reached(record: Record, plan: Plan, phase: str) -> int:
 
 
 def main(plan_file: str, directory: str) -> int:
-    """Writes the verdict to DIRECTORY/verdict.json."""
+    """Writes the verdict to DIRECTORY/verdict."""
     plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
     jobs = {phase: read(path) for phase in PHASES if (path := Path(directory, phase)).is_dir()}
     resumed = {phase: seen for phase, seen in jobs.items() if seen}
     verdict = verdict_of(plan, read(Path(directory, "training")), resumed)
-    Path(directory, "verdict.json").write_text(json.dumps(dataclasses.asdict(verdict)), encoding="utf-8")
+    Path(directory, "verdict").write_bytes(pickle.dumps(verdict))
     return 0

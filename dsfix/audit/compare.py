@@ -36,7 +36,6 @@ class Comparison:
         self._sent = max(self._eps, _eps(plan.config.get("communication_data_type")))
 
     def start(self, start: Step) -> None:
-        """Compares the state before the first step."""
         wanted = self._reference.start
         self._tensors("initial parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
         self._tensors("initial weights", 0, start.weights, wanted, dict.fromkeys(wanted, 0.0))
@@ -85,7 +84,6 @@ class Comparison:
             self._add(Difference(self._phase, "parameters", number, extra, 0.0, 0.0, 1.0, 0.0, detail))
 
     def steps(self, before: Step, steps: Iterable[Step], first: int = 0) -> None:
-        """Compares steps. before: the state before step number `first`."""
         for number, step in enumerate(steps, first):
             if not self._step(before, step, number):
                 return

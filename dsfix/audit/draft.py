@@ -53,5 +53,4 @@ class Draft:
         self.plan = Plan(self.config)
 
     def set(self, **fields: Any) -> None:
-        """Change fields of the plan."""
         self.plan = replace(self.plan, **fields)

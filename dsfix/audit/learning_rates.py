@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsfix.audit.plan import Plan
-from dsfix.audit.unsupported import Unsupported
+from dsfix.audit.plan import Plan, Unsupported
 
 Options = Mapping[str, Any]
 

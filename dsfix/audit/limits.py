@@ -26,14 +26,9 @@ def _positive(value: Value) -> bool:
 
 
 def _any_enabled(value: Value) -> bool:
-    """Whether `enabled` is true at any depth."""
     if not isinstance(value, Mapping):
         return False
     return value.get("enabled") is True or any(_any_enabled(each) for each in value.values())
-
-
-def _present(value: Value) -> bool:
-    return bool(value)
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Limit:
 
 #: They affect the numbers and have no reference: the config is not audited.
 REFUSED = (
-    Limit(("tensor_parallel",), _present, "all ranks of the audit are data-parallel; none splits a layer"),
+    Limit(("tensor_parallel",), bool, "all ranks of the audit are data-parallel; none splits a layer"),
     Limit(("sequence_parallel_size",), _several, "all ranks of the audit are data-parallel; none splits a sequence"),
     Limit(("expert_parallel",), _any_enabled, "AutoEP converts known models only"),
     Limit(("amp",), _on, "Apex casts operations on GPUs only; bf16 and fp16 are audited"),
@@ -56,7 +51,7 @@ REFUSED = (
     Limit(("weight_quantization",), _any_enabled, "it trains different weights than PyTorch by design"),
     Limit(("progressive_layer_drop",), _on, "it skips layers at random"),
     Limit(("eigenvalue",), _on, "it belongs to quantized training"),
-    Limit(("zero_optimization", "zenflow"), _present, "it updates some weights late by design"),
+    Limit(("zero_optimization", "zenflow"), bool, "it updates some weights late by design"),
     Limit(("zero_optimization", "mics_shard_size"), _positive, "MiCS needs a model built for it"),
     Limit(
         ("zero_optimization", "offload_optimizer", "super_offload"), _on, "it steps before the norm is known, on a GPU"
@@ -77,22 +72,20 @@ DROPPED = (
     *(Limit((name,), _on, _MONITOR) for name in ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger")),
     *(Limit((name,), _on, _MONITOR) for name in ("flops_profiler", "wall_clock_breakdown", "memory_breakdown")),
     *(Limit((name,), _on, _MONITOR) for name in ("dump_state",)),
-    Limit(("steps_per_print",), _present, _MONITOR),
-    Limit(("pipeline",), _present, "only a PipelineModule reads it; the audit's model is not one"),
-    Limit(
-        ("activation_checkpointing",), _present, "only deepspeed.checkpointing reads it (--checkpointing is torch's)"
-    ),
-    Limit(("sparse_attention",), _present, _OTHER_CODE),
-    Limit(("compile",), _present, _OTHER_CODE),
+    Limit(("steps_per_print",), bool, _MONITOR),
+    Limit(("pipeline",), bool, "only a PipelineModule reads it; the audit's model is not one"),
+    Limit(("activation_checkpointing",), bool, "only deepspeed.checkpointing reads it (--checkpointing is torch's)"),
+    Limit(("sparse_attention",), bool, _OTHER_CODE),
+    Limit(("compile",), bool, _OTHER_CODE),
     Limit(("hybrid_engine",), _on, "it concerns generation"),
     Limit(("autotuning",), _on, "only the launcher reads it; the config is trained as it is"),
     Limit(("elasticity",), _on, "the audit sets its own batch sizes"),
     Limit(("curriculum_learning",), _on, _DATA),
     Limit(("data_efficiency",), _on, _DATA),
     Limit(("nebula",), _on, "it needs a service that the audit does not have"),
-    Limit(("datastates_ckpt",), _present, "it needs a package that the audit does not have"),
+    Limit(("datastates_ckpt",), bool, "it needs a package that the audit does not have"),
     Limit(("checkpoint", "load_universal"), _on, "the audit decides what is loaded"),
-    Limit(("checkpoint", "writer"), _present, "the audit writes checkpoints with the default writer"),
+    Limit(("checkpoint", "writer"), bool, "the audit writes checkpoints with the default writer"),
     *(
         Limit(("zero_optimization", name), _on, _EIGHT_BITS)
         for name in ("zero_quantized_weights", "zero_quantized_nontrainable_weights")
@@ -102,14 +95,12 @@ DROPPED = (
 
 
 def refuse(draft: Draft) -> None:
-    """Raises NotAudited for a config that asks for one of REFUSED."""
     for limit in REFUSED:
         if limit.holds(draft.facts.get(*limit.path)):
             raise NotAudited(f"{'.'.join(limit.path)} is not audited: {limit.why}")
 
 
 def drop(draft: Draft) -> None:
-    """Removes from the config what is in DROPPED."""
     dropped = [limit for limit in DROPPED if limit.holds(draft.facts.get(*limit.path))]
     for limit in dropped:
         block = draft.config

@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from dsfix.audit.plan import WIDTH, Plan
-from dsfix.audit.unsupported import Unsupported
+from dsfix.audit.plan import WIDTH, Plan, Unsupported
 
 VOCABULARY, HIDDEN, ODD, LENGTH = 37, 64, 13, 6
 _BLOCKS = 2
@@ -108,7 +107,6 @@ class Model(nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 def losses(output: Any) -> tuple[torch.Tensor, ...]:
-    """Returns the losses in the output of `Model`, each of which needs its own backward."""
     if isinstance(output, dict):
         return (output["loss"],)
     return output if isinstance(output, tuple) else (output,)

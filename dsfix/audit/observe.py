@@ -47,7 +47,6 @@ class Observer:
         self._hook = torch_optimizer.register_optimizer_step_pre_hook(self._before)
 
     def close(self) -> None:
-        """Stops observing."""
         self._hook.remove()
 
     def start(self) -> None:
@@ -55,15 +54,8 @@ class Observer:
         self._gradients, self._stepped = [], False
         self._rates = [float(rate) for rate in self._engine.get_lr()]
 
-    def state(self) -> Part:
-        """Returns the current state."""
-        return self._part(0.0)
-
-    def step(self, loss: float) -> Part:
-        """Returns the state after the step; loss: mean over this rank's micro-batches."""
-        return self._part(loss)
-
-    def _part(self, loss: float) -> Part:
+    def state(self, loss: float = 0.0) -> Part:
+        """loss: of the step that has ended, the mean over this rank's micro-batches."""
         norm = self._engine.get_global_grad_norm()
         tensors = {
             "gradients": self._gradients,

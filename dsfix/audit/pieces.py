@@ -34,7 +34,6 @@ class Part:
 
 
 def join(parts: Sequence[Part]) -> Step:
-    """Returns one step from the parts of all ranks."""
     first = parts[0]
     torn: dict[str, list[str]] = {}
     whole: dict[str, dict[str, torch.Tensor]] = {}

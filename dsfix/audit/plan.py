@@ -14,6 +14,10 @@ PHASES = ("resume", "universal", "zero_to_fp32", "16bit")
 WIDTH, PARAMETERS = 16, 6_500
 
 
+class Unsupported(Exception):
+    """The message says what the audit has no reference for, in a sentence."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """One training, complete: the same Plan gives the same numbers.
@@ -56,7 +60,6 @@ class Plan:
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage."""
         return int(self.config.get("zero_optimization", {}).get("stage", 0))
 
     @property
@@ -85,15 +88,12 @@ class Plan:
 
     @property
     def half(self) -> int:
-        """Steps before the phases start."""
         return self.steps // 2
 
     def dump(self) -> str:
-        """Returns JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def load(cls, text: str) -> Plan:
-        """Returns the Plan that `dump` wrote."""
         content = json.loads(text)
         return cls(**{**content, "phases": tuple(content["phases"])})

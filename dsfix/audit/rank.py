@@ -14,9 +14,8 @@ from typing import Any
 from packaging.version import Version
 
 import dsfix
-from dsfix.audit.plan import Plan
-from dsfix.audit.seen import Seen
-from dsfix.audit.unsupported import Unsupported
+from dsfix.audit.agreement import Seen
+from dsfix.audit.plan import Plan, Unsupported
 from dsfix.lab import cuda
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
@@ -40,8 +39,7 @@ class Trainer:
         config: replaces the plan's. Raises Unsupported if this release cannot run the plan.
         """
         from dsfix.audit import model as models
-        from dsfix.audit.groups import script_groups
-        from dsfix.audit.recipe import recipe
+        from dsfix.audit.recipe import recipe, script_groups
 
         plan, deepspeed = self.plan, self.lab.deepspeed
         if plan.backwards == "tensor" and Version(deepspeed_version()) < Version("0.18.3"):
@@ -81,7 +79,6 @@ class Trainer:
         return model
 
     def observer(self, engine: Any) -> Any:
-        """Returns an Observer of `engine`."""
         from dsfix.audit.observe import Observer
 
         return Observer(engine, {parameter: name for name, parameter in engine.module.named_parameters()})
@@ -138,7 +135,7 @@ def _follow(trainer: Trainer, engine: Any, numbers: Iterable[int], seen: Seen) -
         for number in numbers:
             observer.start()
             loss = trainer.step(engine, number)
-            seen.steps.append(observer.step(loss))
+            seen.steps.append(observer.state(loss))
     finally:
         seen.unseen.update(observer.unseen)
         observer.close()
@@ -181,7 +178,7 @@ def describe(lab: Lab, seen: Seen) -> None:
     """Records patches, versions, device and races."""
     seen.device = lab.device_name
     seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
-    seen.races = tuple(map(str, cuda.races()))
+    seen.races = tuple(cuda.races())
     seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
 
 

@@ -1,8 +1,7 @@
 """What a plan has to compute: plain PyTorch in one process and in float64. Importing this imports torch.
 
-Every step can start from DeepSpeed's weights and state instead of the reference's own (`Reference.gradients` and
-`Reference.update` take them): rounding then does not accumulate over steps and is not amplified by Adam, whose first
-update is the sign of the gradient. `train` runs on its own results.
+Every step starts from DeepSpeed's weights and state, which `Reference.gradients` and `Reference.update` take: rounding
+then does not accumulate over steps and is not amplified by Adam, whose first update is the sign of the gradient.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ import torch
 
 from dsfix.audit import model as models
 from dsfix.audit.bounds import EPS32, Spread
-from dsfix.audit.groups import script_groups
 from dsfix.audit.learning_rates import rates
 from dsfix.audit.plan import Plan
-from dsfix.audit.recipe import recipe
-from dsfix.audit.record import Record, Step
+from dsfix.audit.recipe import recipe, script_groups
 
 Tensors = Mapping[str, torch.Tensor]
 States = Mapping[str, Mapping[str, torch.Tensor]]
@@ -91,7 +88,6 @@ class Reference:
         return Gradients(loss, norm, clipped, factor, spread, loss_error, largest)
 
     def _clipped(self, gradients: Tensors) -> tuple[float, float, dict[str, torch.Tensor]]:
-        """Returns the global norm, the factor and the clipped gradients."""
         norm = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
         factor = min(1.0, self.clip / (norm + 1e-6)) if self.clip > 0.0 else 1.0
         return norm, factor, {name: gradient * factor for name, gradient in gradients.items()}
@@ -173,19 +169,3 @@ def _load(model: Any, weights: Tensors, dtype: torch.dtype) -> dict[str, torch.T
         for name, parameter in parameters.items():
             parameter.copy_(weights[name].to(dtype))
     return parameters
-
-
-def train(plan: Plan) -> Record:
-    """Returns the whole training with float64 master weights, on its own results. Raises Unsupported."""
-    reference = Reference(plan)
-    weights: dict[str, torch.Tensor] = {name: tensor.double() for name, tensor in reference.start.items()}
-    state: dict[str, dict[str, torch.Tensor]] = {}
-    record = Record()
-    for number in range(plan.steps):
-        found = reference.gradients(weights, number)
-        update = reference.update(weights, state, found.clipped, reference.rates[number])
-        weights, state = {**weights, **update.parameters}, update.state
-        record.steps.append(
-            Step(found.loss, found.norm, found.clipped, reference.rates[number], dict(weights), dict(state))
-        )
-    return record

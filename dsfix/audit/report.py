@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..catalogue import registry
+from ..outcome import some
 from .agreement import AuditVerdict, Difference
 from .plan import Plan
 from .resolve import Resolved
-from .search import Fix, SearchResult
+from .search import SearchResult
 
 _NAMES, _DIFFERENCES, _RACES = 3, 8, 3  # shown in the text; the JSON has all
 _PHASES = {
@@ -63,12 +64,12 @@ class Audit:
 
 
 def text(audit: Audit) -> Iterator[str]:
-    """Yields the lines."""
     verdict = audit.with_dsfix
     if verdict is None:
         yield "Interrupted before anything was compared."
         return
-    yield f"{audit.file}: {_versions(verdict)}"
+    versions = ", ".join(f"{name} {version}" for name, version in verdict.versions.items())
+    yield f"{audit.file}: {versions or 'no rank reported its versions'}"
     yield f"{described(audit.resolved.plan)}; {verdict.device or 'no device'}, {audit.seconds:.0f} s"
     yield ""
     applied = len(verdict.patches)
@@ -91,7 +92,6 @@ def text(audit: Audit) -> Iterator[str]:
 
 
 def described(plan: Plan) -> str:
-    """Returns one line on what is trained."""
     config = plan.config
     zero: Mapping[str, Any] = config.get("zero_optimization", {})
     parts = [f"ZeRO-{plan.stage}" if plan.stage else "no ZeRO", plan.precision]
@@ -112,7 +112,6 @@ def described(plan: Plan) -> str:
 
 
 def in_short(verdict: AuditVerdict) -> str:
-    """Returns a summary for the progress line."""
     if verdict.failed:
         return verdict.failed
     if not verdict.differences and verdict.races:
@@ -121,11 +120,6 @@ def in_short(verdict: AuditVerdict) -> str:
         return f"agrees, {verdict.seconds:.1f} s"
     first = verdict.differences[0]
     return f"differs: {_PHASES.get(first.phase, first.phase + ': ')}{_subject(first)}, {verdict.seconds:.1f} s"
-
-
-def _versions(verdict: AuditVerdict) -> str:
-    named = ", ".join(f"{name} {version}" for name, version in verdict.versions.items())
-    return named or "no rank reported its versions"
 
 
 def _verdict(heading: str, verdict: AuditVerdict) -> Iterator[str]:
@@ -159,9 +153,7 @@ def sentence(difference: Difference) -> str:
     where = f"step {difference.step + 1}"
     if difference.what == "error":
         return f"{phase}{where} fails with {difference.detail}"
-    more = len(difference.names) - _NAMES
-    names = ", ".join(difference.names[:_NAMES]) + (f" and {more} more" if more > 0 else "")
-    of = f" of {names}" if names else ""
+    of = f" of {some(difference.names, _NAMES)}" if difference.names else ""
     return f"{phase}from {where} on, {_subject(difference)}{of}: {difference.detail or _amount(difference)}"
 
 
@@ -199,7 +191,8 @@ def _fixes(audit: Audit) -> Iterator[str]:
         partly = "Fixed" if verdict.agrees else "Partly fixed"
         yield f"{partly} by dsfix, with `import dsfix` on the first line of the script:"
         for fix in found.fixes:
-            yield from _wrapped(f"- {_fix(fix)}", 2)
+            entry = registry.catalogue().get(fix.patch)
+            yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
     elif found is not None and found.among:
         yield from _wrapped(
             f"Fixed by dsfix; the search ran out of time with these patches left: {', '.join(found.among)}.", 0
@@ -208,12 +201,6 @@ def _fixes(audit: Audit) -> Iterator[str]:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."
     else:
         yield "No patch of dsfix fixes it."
-
-
-def _fix(fix: Fix) -> str:
-    entry = registry.catalogue().get(fix.patch)
-    title = f": {entry.patch.title}" if entry is not None else ""
-    return f"{fix.patch}{title}"
 
 
 def _wrapped(sentence: str, indent: int) -> Iterator[str]:

@@ -13,9 +13,8 @@ from . import auto, limits, shrink
 from .defaults import clipping
 from .draft import Draft, NotAudited, Options
 from .learning_rates import rates
-from .plan import Plan
+from .plan import Plan, Unsupported
 from .recipe import recipe
-from .unsupported import Unsupported
 
 _ZERO = "zero_optimization"
 

@@ -20,8 +20,8 @@ from unittest import mock
 
 import torch
 
+from dsfix.audit.agreement import Seen
 from dsfix.audit.plan import Plan
-from dsfix.audit.seen import Seen
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
 from dsfix.lab.universal import convert_to_universal

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dsfix.audit import operators
 from dsfix.audit.agreement import AuditVerdict, Difference
@@ -61,7 +61,7 @@ def trial(
             verdict = _trial(plan, scratch, environment, timeout, plant, command)
         except LabUnavailable as error:
             verdict = AuditVerdict(failed=str(error))
-    return AuditVerdict(**{**vars(verdict), "seconds": time.monotonic() - started})
+    return dataclasses.replace(verdict, seconds=time.monotonic() - started)
 
 
 def compiled(plan: Plan, command: Command = fresh) -> float:
@@ -112,12 +112,11 @@ def _trial(
         cwd=work,
     )
     try:
-        found = json.loads((directory / "verdict.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        verdict: AuditVerdict = pickle.loads((directory / "verdict").read_bytes())
+    except (OSError, EOFError, pickle.UnpicklingError):
         return AuditVerdict(failed=f"the comparison failed: {_end([comparison], timeout)}")
-    if silent and not found["differences"]:
-        found["failed"] = _end(silent, timeout)
-    verdict = load(found)
+    if silent and not verdict.differences:
+        verdict = dataclasses.replace(verdict, failed=_end(silent, timeout))
     errors = (Difference(phase, "error", plan.half, (), 0, 0, 0, 0, how) for phase, how in ended.items())
     return dataclasses.replace(verdict, differences=(*verdict.differences, *errors))
 
@@ -129,20 +128,6 @@ def _loadable(directory: Path) -> list[str]:
     except OSError:
         return []
     return found
-
-
-def load(found: dict[str, Any]) -> AuditVerdict:
-    """Returns the Verdict that dataclasses.asdict turned into `found`."""
-    differences = tuple(Difference(**{**each, "names": tuple(each["names"])}) for each in found["differences"])
-    return AuditVerdict(
-        **{
-            **found,
-            "differences": differences,
-            "patches": tuple(found["patches"]),
-            "errors": tuple(found["errors"]),
-            "races": tuple(found["races"]),
-        }
-    )
 
 
 def _end(ranks: Sequence[RankResult], timeout: float) -> str:

@@ -54,18 +54,11 @@ def _lora(text: str) -> str:
 _TRAINING = "as in transformers' TrainingArguments"
 # name -> parser, description
 KNOWN: dict[str, tuple[Callable[[str], Value], str]] = {
-    "per_device_train_batch_size": (_integer, _TRAINING),
-    "gradient_accumulation_steps": (_integer, _TRAINING),
-    "max_grad_norm": (_number, _TRAINING),
-    "learning_rate": (_number, _TRAINING),
-    "weight_decay": (_number, _TRAINING),
-    "adam_beta1": (_number, _TRAINING),
-    "adam_beta2": (_number, _TRAINING),
-    "adam_epsilon": (_number, _TRAINING),
+    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), (_integer, _TRAINING)),
+    **dict.fromkeys(("max_grad_norm", "learning_rate", "weight_decay"), (_number, _TRAINING)),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "adam_epsilon"), (_number, _TRAINING)),
     "warmup_steps": (_integer, _TRAINING),
-    "bf16": (_flag, _TRAINING),
-    "fp16": (_flag, _TRAINING),
-    "gradient_checkpointing": (_flag, _TRAINING),
+    **dict.fromkeys(("bf16", "fp16", "gradient_checkpointing"), (_flag, _TRAINING)),
     "use_reentrant": (_flag, "as in gradient_checkpointing_kwargs"),
     "device_map": (str, "as in from_pretrained, e.g. auto"),
     "lora": (_lora, "peft: a PeftModel; own: adapters implemented by the script"),

@@ -123,6 +123,7 @@ def check(
     _require_deepspeed_key(reading, known)
     if from_accelerate is not None:
         world_size = world_size or from_accelerate.world_size
+    total = physical()
     facts = Facts(
         reading,
         known,
@@ -132,8 +133,8 @@ def check(
         arguments=given or {},
         accelerate=from_accelerate,
         in_job=in_job,
-        pinned_limited=_is_wsl(),
-        memory=_memory(),
+        pinned_limited=wsl(platform.uname().release) > 0,
+        memory=total / 1e9 if total is not None else None,
         inference=inference,
     )
     if from_accelerate is not None and from_accelerate.named is not None:
@@ -244,13 +245,3 @@ def _package() -> Path:
 
 def _versions(release: str) -> dict[str, str | None]:
     return {"deepspeed": release, **{name: versions.installed(name) for name in _DISTRIBUTIONS}}
-
-
-def _is_wsl() -> bool:
-    return wsl(platform.uname().release) > 0
-
-
-def _memory() -> float | None:
-    """Returns the machine's memory in GB, None if unknown."""
-    total = physical()
-    return None if total is None else total / 1e9

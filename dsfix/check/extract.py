@@ -60,7 +60,6 @@ def known(package: Path) -> Known:
 
 
 def _pipeline(source: _Source, root: Key) -> None:
-    """Adds the keys of the block `pipeline`."""
     engine = source.module("runtime.pipe.engine")
     owner = engine.names.get("PipelineEngine") if engine is not None else None
     if not isinstance(owner, ast.ClassDef):
@@ -76,7 +75,6 @@ def _pipeline(source: _Source, root: Key) -> None:
 
 
 def _inference(source: _Source) -> Key:
-    """Returns the keys of the config of `deepspeed.init_inference`."""
     reader = _Reader(source)
     module = source.module("inference.config")
     model = module.names.get("DeepSpeedInferenceConfig") if module is not None else None
@@ -95,7 +93,6 @@ class _Module:
     stars: list[str] = field(default_factory=list)
 
     def mapping(self, name: str) -> list[str]:
-        """Returns the keys of a dictionary display."""
         node = self.names.get(name)
         keys = node.keys if isinstance(node, ast.Dict) else []
         return [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
@@ -199,9 +196,8 @@ class _Reader:
 
     def follow(self, module: _Module, node: object, bound: dict[str, set[Place]]) -> None:
         """Follows a function, or a class's __init__; `bound` maps its parameters to parts of the config."""
-        owner = node if isinstance(node, ast.ClassDef) else None
-        function = _method(owner, "__init__") if owner is not None else node
-        if isinstance(function, ast.FunctionDef):
+        owner, function = _called(node)
+        if function is not None:
             self.function(module, owner, function, _Held(bound))
 
     def function(self, module: _Module, owner: ast.ClassDef | None, node: ast.FunctionDef, held: _Held) -> None:
@@ -261,9 +257,7 @@ class _Body(ast.NodeVisitor):
             self.held.places.setdefault(name, set()).update(places)
 
     def visit_For(self, node: ast.For) -> None:
-        if isinstance(node.target, ast.Name):
-            names = {name for each in getattr(node.iter, "elts", ()) for name in self.names(each)}
-            self.held.names.setdefault(node.target.id, set()).update(names)
+        self.bind(node.target, node.iter)
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
@@ -280,10 +274,14 @@ class _Body(ast.NodeVisitor):
     def visit_DictComp(self, node: ast.DictComp) -> None:
         """``{key: param_dict.get(key, {}) for key in ("tensorboard", ...)}``"""
         for each in node.generators:
-            if isinstance(each.target, ast.Name):
-                names = {name for item in getattr(each.iter, "elts", ()) for name in self.names(item)}
-                self.held.names.setdefault(each.target.id, set()).update(names)
+            self.bind(each.target, each.iter)
         self.generic_visit(node)
+
+    def bind(self, target: ast.expr, items: ast.expr) -> None:
+        """Notes which names of keys the variable of a loop may hold."""
+        if isinstance(target, ast.Name):
+            names = {name for each in getattr(items, "elts", ()) for name in self.names(each)}
+            self.held.names.setdefault(target.id, set()).update(names)
 
     def visit_Call(self, node: ast.Call) -> None:
         self.note(node)
@@ -303,13 +301,10 @@ class _Body(ast.NodeVisitor):
             for keyword in node.keywords:
                 for place in self.places(keyword.value) if keyword.arg is None else ():
                     self.reader.model(module, callee, place, closed=bool(place))
-        elif isinstance(callee, (ast.FunctionDef, ast.ClassDef)) and not name.endswith("Engine"):
-            owner = callee if isinstance(callee, ast.ClassDef) else None
-            function = _method(owner, "__init__") if owner is not None else callee
-            if isinstance(function, ast.FunctionDef):
-                held = self.bound(node, function)
-                if held.places:
-                    self.reader.function(module, owner, function, held)
+        elif not name.endswith("Engine"):
+            owner, function = _called(callee)
+            if function is not None and (held := self.bound(node, function)).places:
+                self.reader.function(module, owner, function, held)
 
     def bound(self, call: ast.Call, callee: ast.FunctionDef) -> _Held:
         """Returns what the callee's parameters hold."""
@@ -385,6 +380,13 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         for part in ("body", "orelse", "handlers"):
             if isinstance(node, (ast.If, ast.Try)):
                 yield from _flat([each for each in getattr(node, part, []) if isinstance(each, ast.stmt)])
+
+
+def _called(node: object) -> tuple[ast.ClassDef | None, ast.FunctionDef | None]:
+    """Returns the class that is called, if it is one, and its __init__ or the function."""
+    if isinstance(node, ast.ClassDef):
+        return node, _method(node, "__init__")
+    return None, node if isinstance(node, ast.FunctionDef) else None
 
 
 def _method(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:

@@ -72,7 +72,6 @@ class Facts:
 
     @functools.cached_property
     def job(self) -> Job:
-        """What the conditions of patches look at."""
         frozen = True if "lora" in self.arguments else None
         experts = self.arguments.get("moe")
         return Job(
@@ -100,24 +99,19 @@ class Facts:
         return config
 
     def get(self, *path: str, default: Any = None) -> Any:
-        """Returns the value at that path, or the default."""
         return value_at(self.config, path, default)
 
     def block(self, *path: str) -> Mapping[str, Any]:
-        """Returns the block at that path, or an empty one."""
         return self.job.block(*path)
 
     def walk(self) -> Iterator[tuple[Path, Any]]:
-        """Yields every key with its value, blocks before their content."""
         return walk(self.config)
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None if it is still to be filled in."""
         return self.job.stage
 
     def device(self, part: str) -> str:
-        """Returns the device of `offload_optimizer` or `offload_param`: none, cpu or nvme."""
         return self.job.device(part)
 
     @property
@@ -129,7 +123,6 @@ class Facts:
         return name.lower() if name.lower() in self.known.optimizers else name
 
     def on(self, section: str) -> bool | None:
-        """Whether `enabled` is true in fp16, bf16 or torch_autocast; None if it is still to be filled in."""
         return self.job.on(section)
 
     def number(self, argument: str) -> float | None:

@@ -53,7 +53,6 @@ class Key:
 
     @property
     def names(self) -> list[str]:
-        """The keys below this one that are read."""
         return [name for name, key in self.below.items() if not key.removed]
 
 
@@ -150,7 +149,6 @@ def elsewhere(path: tuple[str, ...]) -> str | None:
 
 
 def merged(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Builds the table from the result of `flatten` for each release, in order."""
     spans: dict[str, list[list[str | None]]] = {}
     names = list(releases)
     for number, (release, flat) in enumerate(releases.items()):

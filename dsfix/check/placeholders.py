@@ -95,7 +95,6 @@ def _is_placeholder(text: str, path: Path, plain_json: bool, keys: Key) -> bool:
 
 
 def filled(content: dict[str, Any], paths: Iterable[Path], value: Any) -> dict[str, Any]:
-    """Returns a copy of the config with that value at these paths."""
     copy = dict(content)
     for path in paths:
         block = copy

@@ -195,7 +195,6 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
 
 
 def _audit(audit: Audit, options: argparse.Namespace) -> None:
-    """Runs the trials and adds their results to `audit`."""
     from ..audit.agreement import AuditVerdict
     from ..audit.trial import ranks
     from ..lab.errors import LabUnavailable

@@ -66,7 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unknown(given: Sequence[str]) -> str:
-    """What is wrong with the name of the command, and the nearest one."""
     names = [module.NAME for module in _COMMANDS]
     if not given or given[0].startswith("-") or given[0] in names:
         return ""
@@ -82,7 +81,6 @@ def _about() -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The argument parser with all commands."""
     top = argparse.ArgumentParser(
         prog="python -m dsfix",
         description="Inspect and control the patches that dsfix applies to the installed DeepSpeed.",

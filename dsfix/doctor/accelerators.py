@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .files import text
+from .files import names, text
 from .programs import ProgramOutput, ask
 
 _FIELDS = ("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "compute_cap")
@@ -70,7 +70,6 @@ def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Accel
 
 
 def query(program: str, seconds: float) -> tuple[str, tuple[Gpu, ...], str]:
-    """Returns the driver version, the GPUs, and the complaint if there are none."""
     answer = _query(program, _FIELDS, seconds)
     if not answer.problem and "compute_cap" in answer.output + answer.errors:
         answer = _query(program, _OLD_FIELDS, seconds)
@@ -100,20 +99,13 @@ def _mib(cell: str) -> int | None:
 
 
 def kernel_module(root: Path) -> str:
-    """Returns the version of the loaded NVIDIA kernel module, "" if there is none."""
     found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text(root / "proc/driver/nvidia/version"))
     return found[1] if found else ""
 
 
 def _nodes(root: Path, pattern: str) -> tuple[str, ...]:
-    found = []
-    for directory in ("dev", "dev/accel"):
-        try:
-            names = os.listdir(root / directory)
-        except OSError:
-            continue
-        found += [f"/{directory}/{name}" for name in names if re.fullmatch(pattern, name)]
-    return tuple(sorted(found))
+    found = [(directory, name) for directory in ("dev", "dev/accel") for name in names(root / directory)]
+    return tuple(sorted(f"/{directory}/{name}" for directory, name in found if re.fullmatch(pattern, name)))
 
 
 def visible(value: str | None, gpus: tuple[Gpu, ...]) -> tuple[list[Gpu], str]:

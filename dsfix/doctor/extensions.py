@@ -7,11 +7,11 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import versions
-from .files import Disk, disk, text
+from .files import Disk, disk, names, text
 from .packages import Torch, home, installed_at
 
 _SOURCE = re.compile(r"^build \S+: (?:cuda_)?compile (.+)$", re.M)
@@ -107,14 +107,15 @@ def _python() -> str:
 def builds_in(directory: Path, root: Path) -> tuple[tuple[Build, ...], str]:
     """Returns the builds in a cache directory, and why they are unknown, or ""."""
     try:
-        names = sorted(each.name for each in os.scandir(directory) if each.is_dir())
+        ops = sorted(each.name for each in os.scandir(directory) if each.is_dir())
     except FileNotFoundError:
         return (), ""
     except OSError as error:
         return (), f"{directory} cannot be read: {error.strerror}"
-    builds = [_build(directory / name) for name in names]
+    builds = [_build(directory / name) for name in ops]
     held = _holders([Path(build.path) / "lock" for build in builds if build.locked is not None], root)
-    return tuple(_with_holders(build, held) for build in builds), ""
+    locks = [os.path.realpath(os.path.join(build.path, "lock")) for build in builds]
+    return tuple(replace(build, holders=held.get(lock, ())) for build, lock in zip(builds, locks)), ""
 
 
 def _build(path: Path) -> Build:
@@ -130,19 +131,14 @@ def _build(path: Path) -> Build:
     )
 
 
-def _with_holders(build: Build, held: Mapping[str, tuple[int, ...]]) -> Build:
-    holders = held.get(os.path.realpath(os.path.join(build.path, "lock")), ())
-    return Build(build.op, build.path, build.built, build.sources, build.newest_source, build.locked, holders)
-
-
 def _holders(locks: list[Path], root: Path) -> dict[str, tuple[int, ...]]:
     """Returns lock file -> the processes that have it open, among those that this user may inspect."""
     wanted = {os.path.realpath(lock) for lock in locks}
     found: dict[str, tuple[int, ...]] = {}
     if not wanted:
         return found
-    for process in (each for each in _entries(root / "proc") if each.isdecimal()):
-        for number in _entries(root / "proc" / process / "fd"):
+    for process in (each for each in names(root / "proc") if each.isdecimal()):
+        for number in names(root / "proc" / process / "fd"):
             try:
                 target = os.readlink(root / "proc" / process / "fd" / number)
             except OSError:
@@ -150,13 +146,6 @@ def _holders(locks: list[Path], root: Path) -> dict[str, tuple[int, ...]]:
             if target in wanted:
                 found[target] = (*found.get(target, ()), int(process))
     return found
-
-
-def _entries(directory: Path) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
 
 
 def _time(path: Path) -> float | None:

@@ -18,7 +18,7 @@ from ..engine.verdict import Verdict
 from . import accelerators, extensions, memory, packages, platform, programs, toolchain
 from .accelerators import Accelerators
 from .extensions import Extensions
-from .files import Disk, disk
+from .files import Disk, disk, names
 from .memory import Memory
 from .packages import Packages
 from .platform import Platform
@@ -28,25 +28,13 @@ IMPORT_SECONDS = 120.0  # a first import from a network file system can take tha
 PROGRAM_SECONDS = 20.0  # nvidia-smi without persistence mode takes seconds per GPU
 
 VARIABLES = (
-    *(
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_HOME",
-        "CUDA_PATH",
-        "CUDA_MODULE_LOADING",
-    ),
-    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NVML_BASED_CUDA_CHECK"),
-    *("TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST", "TORCH_DISTRIBUTED_DEBUG", "TRITON_CACHE_DIR", "TRITON_HOME"),
-    *("DS_ACCELERATOR", "DS_SKIP_CUDA_CHECK", "DS_IGNORE_CUDA_DETECTION", "DS_ENV_FILE", "DS_NVCC_THREADS"),
-    *("DEEPSPEED_TIMEOUT", "LOCAL_SIZE", "OMP_NUM_THREADS", "CXX", "CFLAGS", "LDFLAGS", "LD_LIBRARY_PATH", "TMPDIR"),
-    *(
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_DRIVER_CAPABILITIES",
-        "HIP_VISIBLE_DEVICES",
-        "ROCR_VISIBLE_DEVICES",
-        "MAX_JOBS",
-    ),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_HOME", "CUDA_PATH"),
+    *("CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "HIP_VISIBLE_DEVICES"),
+    *("ROCR_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+    *("PYTORCH_NVML_BASED_CUDA_CHECK", "TORCH_EXTENSIONS_DIR", "TORCH_CUDA_ARCH_LIST", "TORCH_DISTRIBUTED_DEBUG"),
+    *("TRITON_CACHE_DIR", "TRITON_HOME", "DS_ACCELERATOR", "DS_SKIP_CUDA_CHECK", "DS_IGNORE_CUDA_DETECTION"),
+    *("DS_ENV_FILE", "DS_NVCC_THREADS", "DEEPSPEED_TIMEOUT", "LOCAL_SIZE", "OMP_NUM_THREADS", "MAX_JOBS", "CXX"),
+    *("CFLAGS", "LDFLAGS", "LD_LIBRARY_PATH", "TMPDIR"),
 )
 """The variables that are shown, together with those that start with one of PREFIXES; no others are read."""
 PREFIXES = ("DSFIX_", "NCCL_", "TORCH_NCCL_", "GLOO_", "DS_BUILD_")
@@ -76,30 +64,13 @@ class EnvironmentFacts:
 
     @property
     def deepspeed_usable(self) -> bool:
-        """Whether DeepSpeed is installed completely."""
         return self.packages.versions.get("deepspeed") is not None and bool(self.packages.deepspeed.file)
 
     def as_json(self) -> dict[str, Any]:
-        facts = {
-            field.name: _plain(getattr(self, field.name))
-            for field in dataclasses.fields(self)
-            if field.name != "verdicts"
-        }
-        return {"dsfix": __version__, **facts}
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value
+        return {"dsfix": __version__, **dataclasses.asdict(dataclasses.replace(self, verdicts={}))}
 
 
 def shown_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that are shown."""
     return {
         name: value for name, value in sorted(environment.items()) if name in VARIABLES or name.startswith(PREFIXES)
     }
@@ -138,7 +109,7 @@ def collect(
                     )
                     if path is not None
                 },
-                infiniband=tuple(sorted(_names(root / "sys/class/infiniband"))),
+                infiniband=tuple(sorted(names(root / "sys/class/infiniband"))),
                 packages=found,
                 extensions=extensions.collect(root, environment, static.torch),
                 variables=shown_variables(environment),
@@ -148,10 +119,3 @@ def collect(
         except BaseException:
             programs.end_all()
             raise
-
-
-def _names(directory: Path) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []

@@ -38,6 +38,14 @@ def lines(path: Path) -> list[str]:
     return text(path).splitlines()
 
 
+def names(directory: Path) -> list[str]:
+    """Returns what is in a directory, [] if it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
 def disk(path: Path, root: Path) -> Disk:
     """Returns the file system that `path` is on, or would be on if it existed."""
     existing = _nearest(path)
@@ -51,7 +59,6 @@ def disk(path: Path, root: Path) -> Disk:
 
 
 def type_of(path: Path, root: Path) -> str:
-    """Returns the type of the file system that a path is on, from /proc/mounts; "" if unknown."""
     best, kind = "", ""
     for line in lines(root / "proc/mounts"):
         fields = line.split(" ")
@@ -65,7 +72,6 @@ def type_of(path: Path, root: Path) -> str:
 
 
 def _nearest(path: Path) -> Path:
-    """Returns the path, or its nearest existing parent."""
     path = Path(os.path.abspath(path))
     for each in (path, *path.parents):
         try:

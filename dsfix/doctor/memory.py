@@ -52,7 +52,6 @@ def collect(root: Path) -> Memory:
 
 
 def meminfo(content: str) -> dict[str, int]:
-    """Returns name -> bytes."""
     found = re.findall(r"^(\w+):\s+(\d+) kB$", content, re.M)
     return {name: int(number) * 1024 for name, number in found}
 
@@ -99,7 +98,6 @@ def locked() -> int | None:
 
 
 def shared(path: Path) -> tuple[int | None, int | None]:
-    """Returns the size and the free bytes of /dev/shm."""
     try:
         sizes = os.statvfs(path)
     except (OSError, AttributeError):
@@ -108,7 +106,6 @@ def shared(path: Path) -> tuple[int | None, int | None]:
 
 
 def physical() -> int | None:
-    """Returns the bytes of this machine's memory, None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

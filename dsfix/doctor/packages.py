@@ -196,7 +196,6 @@ def _compiled(package: Path, op: str) -> bool:
 
 
 def _literals(path: Path) -> dict[str, Any]:
-    """Returns the module-level names of a file that are bound to literals."""
     try:
         tree = ast.parse(text_of(str(path)) or "")
     except (SyntaxError, ValueError, RecursionError):
@@ -255,7 +254,6 @@ def _satisfies(requirement: Requirement, version: str) -> bool:
 
 
 def run_probe(what: str, seconds: float, environment: Mapping[str, str]) -> Probe:
-    """Runs probe.py with the argument `what`."""
     quiet = {name: value for name, value in environment.items() if name != "DSFIX_REPORT"}
     quiet["PYTHONFAULTHANDLER"] = "1"
     try:

@@ -64,7 +64,6 @@ def wsl(kernel: str) -> int:
 
 
 def container(root: Path, environment: Mapping[str, str]) -> str:
-    """Returns the kind of container this is, "" if none is detected."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():

@@ -82,7 +82,6 @@ def ask(
 
 
 def end_all() -> None:
-    """Kills all programs that are still running."""
     for process in list(_running):
         if process.returncode is None:
             _kill(process)
@@ -112,7 +111,6 @@ def _keep(stream: IO[bytes], into: bytearray, process: subprocess.Popen[bytes]) 
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and its children."""
     try:
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)

@@ -21,9 +21,8 @@ _FORMS = (
     rf"\b{_NAME} v?{_VERSION}",
 )
 _PATTERNS = [re.compile(form) for form in _FORMS]
-_ANOTHER = re.compile(
-    r"\b(?:requires?|needs?|than|since|before|after|until|below|to) $"
-)  # before a version in a sentence
+# before a version in a sentence
+_ANOTHER = re.compile(r"\b(?:requires?|needs?|than|since|before|after|until|below|to) $")
 _NAMES = {"pytorch": "torch"}
 
 # strings that the forms require; "torch-2.", because "torch-" is part of many names

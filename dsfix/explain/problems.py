@@ -29,7 +29,6 @@ class Expression:
     patch: str = ""
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Returns the spans of its matches."""
         for clause in self.clauses:
             for literal in clause:
                 if literal in text:

@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import log
+from ..outcome import some
 from . import GuardError, dispatch
 
 if TYPE_CHECKING:
@@ -63,12 +64,11 @@ def refuse_offloaded(found: dispatch.Dispatch, remedy: str) -> None:
     if found.offloaded:
         raise GuardError(
             "the model was loaded with device_map, which offloaded parts of it: their parameters are on meta, and "
-            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {dispatch.listed(found.offloaded)}\n{remedy} {OFF}"
+            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {some(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
         )
 
 
 def repair(found: dispatch.Dispatch, then: str) -> None:
-    """Removes the hooks and the map, and logs it."""
     count = found.remove()
     log.inform(f"DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from {count} modules; {then}")
 

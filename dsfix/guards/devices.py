@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ..outcome import some
+
 _SHOWN = 5  # names per device in the message
 
 
@@ -21,7 +23,7 @@ class DeviceMismatch(RuntimeError):
 
     def __str__(self) -> str:
         fewest_first = sorted(self.devices.items(), key=lambda each: len(each[1]))
-        places = "; ".join(f"{_shortened(names)} on {device}" for device, names in fewest_first)
+        places = "; ".join(f"{some(names, _SHOWN)} on {device}" for device, names in fewest_first)
         return f"tensors are on {len(self.devices)} devices: {places}"
 
 
@@ -85,8 +87,3 @@ def _paths(torch: Any, given: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]
             if children:
                 entered.add(id(value))
                 waiting.extend((f"{path}[{key!r}]", child) for key, child in reversed(children))
-
-
-def _shortened(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..outcome import some
 from . import GuardError
 
-_NAMES = 3  # modules per device in a message
+NAMES = 3  # modules per device in a message
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,11 @@ class Dispatch:
     mapped: frozenset[str]
 
     def elsewhere(self, device: str) -> bool:
-        """Whether some hook computes on another device."""
         return any(each != device for each in self.placed.values())
 
     def describe(self) -> str:
         """One line per device with the outermost modules computed on it."""
-        return "\n".join(f"  {device}: {listed(names)}" for device, names in self._outermost().items())
+        return "\n".join(f"  {device}: {some(names, NAMES)}" for device, names in self._outermost().items())
 
     def _outermost(self) -> dict[str, list[str]]:
         roots = {name for name, module in self.model.named_modules() if any(map(_is_root, _hooks(module)))}
@@ -106,12 +106,6 @@ def label(device: Any, here: str) -> str:
     if text == kind:  # the current device
         return here
     return "cpu" if text.startswith("cpu:") else text
-
-
-def listed(names: list[str] | tuple[str, ...]) -> str:
-    """The first names, and the number of the others."""
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
 
 
 def _hooks(module: Any) -> Iterator[Any]:

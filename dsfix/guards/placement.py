@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import log
+from ..outcome import some
 from . import GuardError
 from .initialize import Call
 from .placement_report import PlacementReport, move_buffers, placement_report
@@ -59,6 +60,4 @@ def _who() -> str:
 
 
 def _paths(report: PlacementReport) -> str:
-    more = len(report) - SHOWN
-    paths = [f"{each.path} (from {each.device})" for each in report]
-    return ", ".join(paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return some((f"{each.path} (from {each.device})" for each in report), SHOWN)

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import log
+from ..outcome import some
 from . import GuardError
 from .statement import Group, Statement, differences
 
@@ -110,8 +111,7 @@ class Board:
 
 def _named(ranks: tuple[int, ...], of: dict[int, str]) -> str:
     hosts = list(dict.fromkeys(of[rank] for rank in ranks))
-    more = f" and {len(hosts) - _HOSTS} more" if len(hosts) > _HOSTS else ""
-    return f"{_ranks(ranks)} ({', '.join(hosts[:_HOSTS])}{more})"
+    return f"{_ranks(ranks)} ({some(hosts, _HOSTS)})"
 
 
 def _ranks(numbers: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from .. import __version__, process, versions
-from ..outcome import Outcome
+from ..outcome import Outcome, some
 
 _FIXED = {Outcome.APPLIED.value, Outcome.PENDING.value}
 _ABSENT = "not in the catalogue"
@@ -93,10 +93,9 @@ def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
             why = groups[number][1].reasons.get(patch_id, "")
             kinds.setdefault((number, outcomes[number], why, outcomes[most[0]]), []).append(patch_id)
     for (number, outcome, why, usual), ids in kinds.items():
-        more = f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else ""
         yield (
             groups[number][0],
-            f"{', '.join(ids[:_SHOWN])}{more}: {outcome}{f' ({why})' if why else ''}, elsewhere {usual}",
+            f"{some(ids, _SHOWN)}: {outcome}{f' ({why})' if why else ''}, elsewhere {usual}",
         )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -26,7 +29,6 @@ class MLP(nn.Module):  # type: ignore[misc,unused-ignore]
         return result
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean squared error."""
         return functional.mse_loss(self(inputs), targets)
 
 
@@ -42,7 +44,6 @@ class Branches(nn.Module):  # type: ignore[misc,unused-ignore]
         return result
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor, both: bool) -> torch.Tensor:
-        """Mean squared error."""
         return functional.mse_loss(self(inputs, both), targets)
 
 
@@ -101,7 +102,6 @@ class Transformer(nn.Module):  # type: ignore[misc,unused-ignore]
         return result
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy of the next token."""
         return functional.cross_entropy(self(inputs).flatten(0, 1), targets.flatten())
 
 
@@ -123,15 +123,9 @@ def _generator(rank: int, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(1_000_003 * rank + step)
 
 
-class _seeded:
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
     """Seeds the global generator, and restores its state at the end."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def __enter__(self) -> None:
-        self._state = torch.get_rng_state()
-        torch.default_generator.manual_seed(self._seed)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self._state)
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -37,7 +37,6 @@ def _emulated_device() -> Any:
 
 
 def _hand_over(native: Any) -> None:
-    """Register the loaded device with a newly imported dsfix."""
     importlib.import_module("dsfix.lab.cuda")
     sys.modules["dsfix.lab.cuda.load"]._loaded.append(native)
 

@@ -133,7 +133,6 @@ class Lab:
 
     @property
     def device(self) -> Any:
-        """The torch.device of this rank."""
         torch = self.torch
         return torch.device("cuda", rank_variables.local_rank()) if self._kind == "cuda" else torch.device("cpu")
 

@@ -67,7 +67,6 @@ class Contract:
 
     @functools.cached_property
     def _applying(self) -> tuple[Entry, ...]:
-        """All patches that apply here."""
         verdicts = survey.verdicts()
         return tuple(e for e in registry.catalogue().values() if verdicts[e.id].outcome is Outcome.PENDING)
 

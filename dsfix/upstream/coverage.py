@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
@@ -100,21 +100,6 @@ def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
         used |= set(ids)
     found += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
     return tuple(sorted(found, key=lambda bug: bug.row.worst))
-
-
-def contradictions(found: Iterable[Bug], releases: Sequence[Version]) -> list[str]:
-    """Sentences about patches that claim releases which none of their rows has."""
-    rows: dict[str, tuple[Cover, list[Row]]] = {}
-    for bug in found:
-        for cover in bug.covers:
-            rows.setdefault(cover.id, (cover, []))[1].append(bug.row)
-    told = []
-    for name, (cover, own) in rows.items():
-        beyond = [each for each in releases if cover.claims(each) and not any(row.has(each) for row in own)]
-        if beyond:
-            keys = ", ".join(row.key for row in own)
-            told.append(f"{name} is for {beyond[0]} to {beyond[-1]}, too, which {keys} leaves out")
-    return told
 
 
 def _is_for(entry: Entry, row: Row) -> bool:

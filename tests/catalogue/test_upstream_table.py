@@ -179,15 +179,6 @@ def test_patches_of_plugins_are_bugs_of_their_own():
     assert covers == {"pull/1": [], "patch/theirs:one": ["theirs:one"]}
 
 
-def test_a_patch_for_releases_that_its_rows_leave_out_is_a_contradiction():
-    found = known(row(last="0.12.1"), patches=[patch()])
-    assert coverage.contradictions(found, [Version(each) for each in RELEASES]) == [
-        "one is for 0.13.0 to 0.13.0, too, which pull/1 leaves out"
-    ]
-    two = known(row(last="0.12.1"), row("pull/1", first="0.13.0", last="0.13.0"), patches=[patch()])
-    assert coverage.contradictions(two, [Version(each) for each in RELEASES]) == []
-
-
 def test_the_worst_come_first():
     found = known(
         row("pull/1", weight="5"), row("pull/2", severity="wrong-result", weight="1"), row("pull/3", weight="4")

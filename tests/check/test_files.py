@@ -67,12 +67,6 @@ def test_an_error_is_status_1_and_comes_first(check):
     assert "1 error, 1 warning, 2 notes" in done.stdout
 
 
-def test_a_warning_is_status_0(check):
-    done = check({**GOOD, "gradient_cliping": 1.0})
-    assert done.returncode == 0
-    assert "misspelled_key" in done.stdout
-
-
 def test_as_json(check):
     done = check({**GOOD, "train_batch_size": "8"}, "--json")
     assert done.returncode == 1

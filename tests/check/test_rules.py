@@ -518,7 +518,7 @@ def test_values_that_autotuning_tries_have_no_finding():
 def test_pinned_memory_on_wsl2(monkeypatch):
     config = "zero.stage=2 offload zero.offload_optimizer.pin_memory=true"
     assert "pinned_memory_limited" not in ids(config)
-    monkeypatch.setattr(checking, "_is_wsl", lambda: True)
+    monkeypatch.setattr(checking, "wsl", lambda kernel: 2)
     assert "pinned_memory_limited" in ids(config)
     assert "pinned_memory_limited" in ids("zero.stage=2 offload")
     assert "pinned_memory_limited" not in ids("zero.stage=2 offload", "0.19.4")

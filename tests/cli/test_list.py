@@ -35,13 +35,6 @@ def test_affected_release(environment):
     assert "import dsfix" in advice
 
 
-def test_release_outside_the_range(environment):
-    done = environment.install("0.14.4").dsfix("list", "--json")
-    assert done.returncode == 0
-    assert listed(done)[FLAGSHIP]["outcome"] == "not-affected"
-    assert "0.14.4" in listed(done)[FLAGSHIP]["reason"]
-
-
 def test_every_patch_is_listed_once_with_a_reason(environment):
     patches = json.loads(environment.install().dsfix("list", "--json").stdout)["patches"]
     assert [patch["id"] for patch in patches] == list(registry.catalogue())
@@ -152,14 +145,6 @@ def test_a_missing_module_is_trouble(environment):
     assert done.returncode == 1
     assert listed(done)[FLAGSHIP]["outcome"] == "drifted"
     assert "reinstall deepspeed" in listed(done)[FLAGSHIP]["reason"]
-
-
-def test_drifted_is_trouble(environment):
-    install = environment.install()
-    install.stage3.write_text(install.stage3.read_text().replace("clip * self.loss_scale", "clip * scale"))
-    done = environment.dsfix("list")
-    assert done.returncode == 1
-    assert "drifted" in done.stdout
 
 
 def test_skipped_by_the_user(environment):

@@ -10,9 +10,9 @@ from dsfix.doctor import programs
 from dsfix.doctor.programs import ask
 
 
-def script(path, body, mode=0o755):
+def script(path, body):
     path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(mode)
+    path.chmod(0o755)
     return str(path)
 
 
@@ -21,21 +21,16 @@ def test_output_and_status(tmp_path):
     assert (answer.output, answer.errors, answer.status, answer.problem) == ("one\n", "two\n", 3, "")
 
 
-@pytest.mark.parametrize("mode", [0o644, None])
-def test_a_program_that_cannot_be_run(tmp_path, mode):
+@pytest.mark.parametrize(("content", "mode"), [(b"#!/bin/sh", 0o644), (b"\x7fELF\x02junk", 0o755), (None, 0)])
+def test_a_program_that_cannot_be_run(tmp_path, content, mode):
+    """Not executable; for another architecture; not there."""
     path = tmp_path / "nvidia-smi"
-    if mode is not None:
-        script(path, "", mode)
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
     answer = ask([str(path)], 20)
     assert answer.problem.startswith("nvidia-smi cannot be run: ")
     assert answer.first_line == answer.problem
-
-
-def test_a_program_for_another_architecture(tmp_path):
-    path = tmp_path / "nvidia-smi"
-    path.write_bytes(b"\x7fELF\x02junk")
-    path.chmod(0o755)
-    assert ask([str(path)], 20).problem.startswith("nvidia-smi cannot be run: ")
 
 
 def test_a_program_that_hangs_is_killed_with_its_children(tmp_path):

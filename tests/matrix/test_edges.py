@@ -18,24 +18,36 @@ def claiming(affects):
 
 
 @pytest.mark.parametrize(
-    ("affects", "expected"),
+    ("which", "affects", "expected"),
     [
-        ({"deepspeed": ">=0.11,<0.14"}, ["0.10.0", "0.11.0", "0.13.0", "0.14.0", "0.16.0"]),
-        ({"deepspeed": "==0.11.0"}, ["0.10.0", "0.11.0", "0.12.0", "0.16.0"]),
-        ({"deepspeed": "<0.12"}, ["0.9.0", "0.11.0", "0.12.0", "0.16.0"]),
-        ({"deepspeed": ">=0.14"}, ["0.13.0", "0.14.0", "0.16.0"]),
-        ({"deepspeed": ">=0.9"}, ["0.9.0", "0.16.0"]),
-        ({"deepspeed": "==0.9.0"}, ["0.9.0", "0.10.0", "0.16.0"]),
-        ({"deepspeed": ">=0.16"}, ["0.15.0", "0.16.0"]),
-        ({"deepspeed": ">=0.10,<0.16,!=0.12.0"}, ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.15.0", "0.16.0"]),
-        ({"deepspeed": ">=0.20"}, ["0.16.0"]),
-        ({"deepspeed": ">=0.11,<0.14", "torch": "<2"}, ["0.16.0"]),
-        ({"deepspeed": "<0.10", "torch": ">=2.13", "python": ">=3.11"}, ["0.9.0", "0.10.0", "0.16.0"]),
-        ({"deepspeed": "<0.10", "transformers": ">=4"}, ["0.16.0"]),
+        (edges.edges, {"deepspeed": ">=0.11,<0.14"}, ["0.10.0", "0.11.0", "0.13.0", "0.14.0", "0.16.0"]),
+        (edges.edges, {"deepspeed": "==0.11.0"}, ["0.10.0", "0.11.0", "0.12.0", "0.16.0"]),
+        (edges.edges, {"deepspeed": "<0.12"}, ["0.9.0", "0.11.0", "0.12.0", "0.16.0"]),
+        (edges.edges, {"deepspeed": ">=0.14"}, ["0.13.0", "0.14.0", "0.16.0"]),
+        (edges.edges, {"deepspeed": ">=0.9"}, ["0.9.0", "0.16.0"]),
+        (edges.edges, {"deepspeed": "==0.9.0"}, ["0.9.0", "0.10.0", "0.16.0"]),
+        (edges.edges, {"deepspeed": ">=0.16"}, ["0.15.0", "0.16.0"]),
+        (
+            edges.edges,
+            {"deepspeed": ">=0.10,<0.16,!=0.12.0"},
+            ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.15.0", "0.16.0"],
+        ),
+        (edges.edges, {"deepspeed": ">=0.20"}, ["0.16.0"]),
+        (edges.edges, {"deepspeed": ">=0.11,<0.14", "torch": "<2"}, ["0.16.0"]),
+        (edges.edges, {"deepspeed": "<0.10", "torch": ">=2.13", "python": ">=3.11"}, ["0.9.0", "0.10.0", "0.16.0"]),
+        (edges.edges, {"deepspeed": "<0.10", "transformers": ">=4"}, ["0.16.0"]),
+        (edges.ends, {"deepspeed": ">=0.10,<0.13"}, ["0.10.0", "0.12.0", "0.13.0"]),
+        (edges.ends, {"deepspeed": ">=0.12"}, ["0.11.0", "0.12.0", "0.16.0"]),
+        (edges.ends, {"deepspeed": ">=0.1"}, ["0.9.0", "0.16.0"]),
+        (edges.ends, {"deepspeed": "<0.12", "torch": "<2"}, []),
+        (edges.near, {"deepspeed": "==0.11.0"}, ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.16.0"]),
+        (edges.near, {"deepspeed": "<0.10"}, ["0.9.0", "0.10.0", "0.11.0", "0.16.0"]),
+        (edges.near, {"deepspeed": ">=0.15"}, ["0.13.0", "0.14.0", "0.15.0", "0.16.0"]),
+        (edges.near, {"deepspeed": "<0.12", "torch": "<2"}, ["0.16.0"]),
     ],
 )
-def test_edges_of_a_claim(affects, expected):
-    assert edges.edges(claiming(affects), HERE, RELEASES) == expected
+def test_releases_around_a_claim(which, affects, expected):
+    assert which(claiming(affects), HERE, RELEASES) == expected
 
 
 def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path):
@@ -62,32 +74,6 @@ def test_without_history_no_patch_is_among_the_latest(tmp_path):
 def test_the_sample_has_every_nth_patch_and_the_named_ones():
     entries = [SimpleNamespace(id=each) for each in "abcdef"]
     assert [each.id for each in edges.sample(entries, 4, ["c", "gone"])] == ["a", "c", "e"]
-
-
-@pytest.mark.parametrize(
-    ("affects", "expected"),
-    [
-        ({"deepspeed": ">=0.10,<0.13"}, ["0.10.0", "0.12.0", "0.13.0"]),
-        ({"deepspeed": ">=0.12"}, ["0.11.0", "0.12.0", "0.16.0"]),
-        ({"deepspeed": ">=0.1"}, ["0.9.0", "0.16.0"]),
-        ({"deepspeed": "<0.12", "torch": "<2"}, []),
-    ],
-)
-def test_ends_of_a_claim(affects, expected):
-    assert edges.ends(claiming(affects), HERE, RELEASES) == expected
-
-
-@pytest.mark.parametrize(
-    ("affects", "expected"),
-    [
-        ({"deepspeed": "==0.11.0"}, ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.16.0"]),
-        ({"deepspeed": "<0.10"}, ["0.9.0", "0.10.0", "0.11.0", "0.16.0"]),
-        ({"deepspeed": ">=0.15"}, ["0.13.0", "0.14.0", "0.15.0", "0.16.0"]),
-        ({"deepspeed": "<0.12", "torch": "<2"}, ["0.16.0"]),
-    ],
-)
-def test_releases_near_a_claim(affects, expected):
-    assert edges.near(claiming(affects), HERE, RELEASES) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Rules of `check`: one module per family, each with a tuple `RULES`."""
+"""Rules of `check`: one module per family."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule
+from ...rules import Found, error
 from ..facts import Facts
 
 # path in the config -> name in TrainingArguments
@@ -23,7 +23,10 @@ _COMPARED = {
 }
 
 
-def _mismatched(facts: Facts) -> Iterator[Found]:
+@error('set it to "auto"', "transformers: Please correct the following DeepSpeed config values that mismatch")
+def mismatch_with_arguments(facts: Facts) -> Iterator[Found]:
+    if facts.plain:
+        return
     for path, name in _COMPARED.items():
         value = facts.get(*path)
         if value not in (None, AUTO) and name in facts.arguments and value != facts.arguments[name]:
@@ -44,14 +47,3 @@ def _train_batch_size(facts: Facts) -> Iterator[Found]:
     if total != expected:
         what = f"is {total}, but the arguments and the world size give {expected}: transformers raises an error"
         yield Found("train_batch_size", what)
-
-
-RULES = (
-    Rule(
-        id="mismatch_with_arguments",
-        level=Level.ERROR,
-        find=lambda facts: () if facts.plain else _mismatched(facts),
-        remedy='set it to "auto"',
-        evidence=("transformers: Please correct the following DeepSpeed config values that mismatch",),
-    ),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import Facts, name_of
 from ..placeholders import Path
 
@@ -46,12 +46,14 @@ def _auto_paths(facts: Facts) -> Iterator[Path]:
             yield path
 
 
-def _stage(facts: Facts) -> Iterator[Found]:
+@error("set the stage", "run: 0.12.0 to 0.19.8")
+def auto_stage(facts: Facts) -> Iterator[Found]:
     if facts.plain and facts.get("zero_optimization", "stage") == AUTO:
         yield Found("zero_optimization.stage", '"auto" is silently dropped: the stage is 0 and ZeRO is off')
 
 
-def _number(facts: Facts) -> Iterator[Found]:
+@error('set a value; only transformers and accelerate fill in "auto"', "run: 0.14.2 to 0.19.8")
+def auto_number(facts: Facts) -> Iterator[Found]:
     for path in _auto_paths(facts) if facts.plain else ():
         if _fails(path):
             yield Found(
@@ -59,7 +61,8 @@ def _number(facts: Facts) -> Iterator[Found]:
             )
 
 
-def _bucket(facts: Facts) -> Iterator[Found]:
+@warning("set a number, or remove the key", "run: 0.12.0 to 0.19.8: 5e8 elements for reduce_bucket_size")
+def auto_bucket(facts: Facts) -> Iterator[Found]:
     for name in _BUCKETS:
         if facts.plain and facts.get("zero_optimization", name) == AUTO:
             what = '"auto" is dropped: the default is used, not a value based on the model\'s hidden size'
@@ -82,13 +85,19 @@ def _fails(path: Path) -> bool:
     return name_of(path) in _UNMODELLED or path[:2] in (("optimizer", "params"), ("scheduler", "params"))
 
 
-def _unfilled(facts: Facts) -> Iterator[Found]:
+@error("set a value, or remove the key", "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError")
+def auto_unresolved(facts: Facts) -> Iterator[Found]:
     for path in _unfilled_paths(facts) if _is_filled_in(facts) else ():
         what = 'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError'
         yield Found(name_of(path), what)
 
 
-def _perhaps_unfilled(facts: Facts) -> Iterator[Found]:
+@warning(
+    "set a value, or remove the key",
+    "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",
+    "the source of 0.12.0 to 0.19.8: DeepSpeedConfigModel drops it",
+)
+def auto_perhaps_unresolved(facts: Facts) -> Iterator[Found]:
     if facts.may_only_infer or _is_filled_in(facts):
         return
     for path in _unfilled_paths(facts):
@@ -96,45 +105,3 @@ def _perhaps_unfilled(facts: Facts) -> Iterator[Found]:
         alone = "; DeepSpeed alone drops it and uses the default" if above is not None and above.closed else ""
         what = f'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError{alone}'
         yield Found(name_of(path), what)
-
-
-RULES = (
-    Rule(
-        id="auto_stage",
-        level=Level.ERROR,
-        find=_stage,
-        remedy="set the stage",
-        evidence=("run: 0.12.0 to 0.19.8",),
-    ),
-    Rule(
-        id="auto_number",
-        level=Level.ERROR,
-        find=_number,
-        remedy='set a value; only transformers and accelerate fill in "auto"',
-        evidence=("run: 0.14.2 to 0.19.8",),
-    ),
-    Rule(
-        id="auto_bucket",
-        level=Level.WARNING,
-        find=_bucket,
-        remedy="set a number, or remove the key",
-        evidence=("run: 0.12.0 to 0.19.8: 5e8 elements for reduce_bucket_size",),
-    ),
-    Rule(
-        id="auto_unresolved",
-        level=Level.ERROR,
-        find=_unfilled,
-        remedy="set a value, or remove the key",
-        evidence=("run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",),
-    ),
-    Rule(
-        id="auto_perhaps_unresolved",
-        level=Level.WARNING,
-        find=_perhaps_unfilled,
-        remedy="set a value, or remove the key",
-        evidence=(
-            "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",
-            "the source of 0.12.0 to 0.19.8: DeepSpeedConfigModel drops it",
-        ),
-    ),
-)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, note
 from ..facts import Facts, is_number
 
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -27,12 +27,18 @@ def _unchanged(facts: Facts) -> bool:
     return facts.plain or facts.in_job or facts.has_auto or facts.accelerate is not None
 
 
-def _none(facts: Facts) -> Iterator[Found]:
+@error(f"set {_MICRO}", "run: 0.12.0 to 0.19.8: Either train_batch_size or … needs to be provided")
+def no_batch_size(facts: Facts) -> Iterator[Found]:
     if _is_missing(facts) and _unchanged(facts):
         yield Found(_MICRO, f"neither {_TOTAL} nor {_MICRO} is set: DeepSpeed raises an AssertionError")
 
 
-def _none_here(facts: Facts) -> Iterator[Found]:
+@note(
+    f"set {_MICRO}, if the script does not; --plain: it does not",
+    "run: 0.12.0 to 0.19.8",
+    "lightning: DeepSpeedStrategy sets train_micro_batch_size_per_gpu",
+)
+def no_batch_size_in_file(facts: Facts) -> Iterator[Found]:
     if _is_missing(facts) and not _unchanged(facts):
         what = (
             f"neither {_TOTAL} nor {_MICRO} is set: DeepSpeed raises an AssertionError, unless the script adds one, "
@@ -41,7 +47,8 @@ def _none_here(facts: Facts) -> Iterator[Found]:
         yield Found(_MICRO, what)
 
 
-def _not_a_number(facts: Facts) -> Iterator[Found]:
+@error("write a positive integer without quotes", "run: 0.12.0 to 0.19.8: TypeError, or AssertionError for 0")
+def batch_not_a_number(facts: Facts) -> Iterator[Found]:
     for name in _NAMES:
         value = facts.get(name)
         if isinstance(value, str) and value != AUTO:
@@ -50,7 +57,11 @@ def _not_a_number(facts: Facts) -> Iterator[Found]:
             yield Found(name, f"must be a positive number, got {value}")
 
 
-def _product(facts: Facts) -> Iterator[Found]:
+@error(
+    f"remove {_TOTAL}: DeepSpeed computes it from the other two",
+    "run: 0.12.0 to 0.19.8: Check batch related parameters",
+)
+def batch_product(facts: Facts) -> Iterator[Found]:
     total, micro, steps = (facts.get(name) for name in _NAMES)
     given = [value for value in (total, micro, steps) if value is not None]
     if _elastic(facts) or not all(is_number(value) and value > 0 for value in given) or total is None:
@@ -62,35 +73,3 @@ def _product(facts: Facts) -> Iterator[Found]:
     if total % product or (complete and total != product):
         shown = " * ".join(f"{value} ({name})" for name, value in known.items())
         yield Found(_TOTAL, f"{total} is not {'' if complete else 'a multiple of '}{shown}")
-
-
-RULES = (
-    Rule(
-        id="no_batch_size",
-        level=Level.ERROR,
-        find=_none,
-        remedy=f"set {_MICRO}",
-        evidence=("run: 0.12.0 to 0.19.8: Either train_batch_size or … needs to be provided",),
-    ),
-    Rule(
-        id="no_batch_size_in_file",
-        level=Level.NOTE,
-        find=_none_here,
-        remedy=f"set {_MICRO}, if the script does not; --plain: it does not",
-        evidence=("run: 0.12.0 to 0.19.8", "lightning: DeepSpeedStrategy sets train_micro_batch_size_per_gpu"),
-    ),
-    Rule(
-        id="batch_not_a_number",
-        level=Level.ERROR,
-        find=_not_a_number,
-        remedy="write a positive integer without quotes",
-        evidence=("run: 0.12.0 to 0.19.8: TypeError, or AssertionError for 0",),
-    ),
-    Rule(
-        id="batch_product",
-        level=Level.ERROR,
-        find=_product,
-        remedy=f"remove {_TOTAL}: DeepSpeed computes it from the other two",
-        evidence=("run: 0.12.0 to 0.19.8: Check batch related parameters",),
-    ),
-)

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, note
 from ..facts import Facts
 
 
-def _clipping(facts: Facts) -> Iterator[Found]:
+@note('set it; "auto" uses max_grad_norm from transformers\' arguments', "#8068", "run: 0.19.2 and 0.19.3")
+def gradient_clipping_default(facts: Facts) -> Iterator[Found]:
     new = facts.release >= Version("0.19.3")
     if facts.get("gradient_clipping") is None and not facts.may_only_infer:
         what = f"not set: the default is {1.0 if new else 0.0} here (0.0 through 0.19.2, 1.0 since 0.19.3)"
         yield Found("gradient_clipping", what)
 
 
-def _overflow(facts: Facts) -> Iterator[Found]:
+@note("set it to true or false", "#8035", affects={"deepspeed": ">=0.17.1"})
+def bf16_overflow_default(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.plain and facts.get("bf16", "check_grad_overflow") is None:
         what = "not set: steps with inf or nan gradients are skipped since 0.19.3, and applied through 0.19.2"
         yield Found("bf16.check_grad_overflow", what)
@@ -29,7 +31,13 @@ def _has_own_bf16_optimizer(facts: Facts) -> bool:
     return facts.stage == 0 or (facts.stage == 1 and in_fp32)
 
 
-def _unchecked(facts: Facts) -> Iterator[Found]:
+@note(
+    "upgrade to DeepSpeed 0.19.3 or later, or stop at the first loss or gradient norm that is not finite",
+    "#6976",
+    "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0",
+    affects={"deepspeed": "<0.17.1"},
+)
+def bf16_unchecked_gradients(facts: Facts) -> Iterator[Found]:
     # BF16_Optimizer refuses such a step
     if facts.on("bf16") and facts.plain and facts.stage in (1, 2, 3) and not _has_own_bf16_optimizer(facts):
         what = (
@@ -39,48 +47,15 @@ def _unchecked(facts: Facts) -> Iterator[Found]:
         yield Found("bf16.enabled", what)
 
 
-def _recounted(facts: Facts) -> Iterator[Found]:
+@note(
+    "use_reentrant=False for gradient checkpointing, or another release of DeepSpeed",
+    "run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",
+    affects={"deepspeed": ">=0.16.5,<0.17.1"},
+)
+def bf16_checkpointed_twice(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.plain and _has_own_bf16_optimizer(facts):
         what = (
             "a layer that several parts with reentrant checkpointing use (one that is applied twice, tied embeddings): "
             "its gradients count more than once"
         )
         yield Found("bf16.enabled", what)
-
-
-RULES = (
-    Rule(
-        id="gradient_clipping_default",
-        level=Level.NOTE,
-        find=_clipping,
-        remedy='set it; "auto" uses max_grad_norm from transformers\' arguments',
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8068", "run: 0.19.2 and 0.19.3"),
-    ),
-    Rule(
-        id="bf16_overflow_default",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.17.1"},
-        find=_overflow,
-        remedy="set it to true or false",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8035",),
-    ),
-    Rule(
-        id="bf16_unchecked_gradients",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.17.1"},
-        find=_unchecked,
-        remedy="upgrade to DeepSpeed 0.19.3 or later, or stop at the first loss or gradient norm that is not finite",
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/pull/6976",
-            "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0",
-        ),
-    ),
-    Rule(
-        id="bf16_checkpointed_twice",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.16.5,<0.17.1"},
-        find=_recounted,
-        remedy="use_reentrant=False for gradient checkpointing, or another release of DeepSpeed",
-        evidence=("run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",),
-    ),
-)

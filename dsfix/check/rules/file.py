@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule, fits
+from ...rules import Found, error, fits, note, warning
 from ..accelerate import PLACES
 from ..facts import Facts
 
 
-def _duplicates(facts: Facts) -> Iterator[Found]:
+@error("remove one of them", "run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config")
+def duplicate_key(facts: Facts) -> Iterator[Found]:
     for key in facts.reading.duplicates:
         yield Found(key, "duplicate key: DeepSpeed raises a ValueError, json uses the last value")
 
 
-def _not_plain_json(facts: Facts) -> Iterator[Found]:
+@warning("write plain JSON", "run: accelerate 1.15.0: JSONDecodeError")
+def not_plain_json(facts: Facts) -> Iterator[Found]:
     if not facts.reading.plain_json and not facts.plain and facts.has_auto and not facts.placeholders:
         what = 'not plain JSON: transformers and accelerate, which fill in "auto", cannot read it; DeepSpeed can'
         yield Found("", what)
 
 
-def _ignored(facts: Facts) -> Iterator[Found]:
+@error(
+    "set it in the DeepSpeed config file only",
+    "run: accelerate 1.15.0: When using `deepspeed_config_file`, the following … will be ignored",
+)
+def accelerate_ignores(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
     if accelerate is None or accelerate.file is None:
         return
@@ -31,19 +37,26 @@ def _ignored(facts: Facts) -> Iterator[Found]:
         yield Found(where, "cannot be combined with deepspeed_config_file: accelerate raises a ValueError")
 
 
-def _not_deepspeed(facts: Facts) -> Iterator[Found]:
+@warning("set distributed_type: DEEPSPEED", "accelerate's launcher: use_deepspeed")
+def accelerate_not_deepspeed(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
     if accelerate is not None and str(accelerate.others.get("distributed_type", "DEEPSPEED")).upper() != "DEEPSPEED":
         kind = accelerate.others["distributed_type"]
         yield Found("distributed_type", f"is {kind}: accelerate uses deepspeed_config with DEEPSPEED only")
 
 
-def _no_zero(facts: Facts) -> Iterator[Found]:
+@error('add "zero_optimization": {"stage": 0}', "run: accelerate 1.15.0: Please specify the ZeRO optimization config")
+def accelerate_without_zero(facts: Facts) -> Iterator[Found]:
     if facts.accelerate is not None and "zero_optimization" not in facts.config:
         yield Found("zero_optimization", "missing: accelerate requires it in a DeepSpeed config")
 
 
-def _processes(facts: Facts) -> Iterator[Found]:
+@warning(
+    "set num_processes to machines times GPUs, or give it to `accelerate launch`",
+    "accelerate 1.15.0: prepare_deepspeed_cmd_env divides num_processes by num_machines",
+    "run: torch 2.13.0: torchrun --nproc_per_node 0; the source of 0.18.9: --num_gpus 0 selects nothing",
+)
+def accelerate_processes(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
     if accelerate is None or accelerate.processes is None or accelerate.world_size == accelerate.processes:
         return
@@ -54,7 +67,12 @@ def _processes(facts: Facts) -> Iterator[Found]:
     yield Found("num_processes", f"the total over all machines, {total} for {machines}: {effect}")
 
 
-def _zero3(facts: Facts) -> Iterator[Found]:
+@note(
+    "set it to true",
+    "the source of accelerate 0.34.2 and 1.15.0: set_deepspeed_weakref, GatheredParameters, get_state_dict",
+    "the source of transformers 5.23.0: Trainer.save_model",
+)
+def accelerate_zero3(facts: Facts) -> Iterator[Found]:
     accelerate = facts.accelerate
     if accelerate is None or facts.stage != 3:
         return
@@ -66,62 +84,3 @@ def _zero3(facts: Facts) -> Iterator[Found]:
     if accelerate.file is None and not accelerate.block.get("zero3_save_16bit_model"):
         what = "not set: accelerator.get_state_dict raises a ValueError, Trainer saves partitioned weights only"
         yield Found("deepspeed_config.zero3_save_16bit_model", what)
-
-
-RULES = (
-    Rule(
-        id="duplicate_key",
-        level=Level.ERROR,
-        find=_duplicates,
-        remedy="remove one of them",
-        evidence=("run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config",),
-    ),
-    Rule(
-        id="not_plain_json",
-        level=Level.WARNING,
-        find=_not_plain_json,
-        remedy="write plain JSON",
-        evidence=("run: accelerate 1.15.0: JSONDecodeError",),
-    ),
-    Rule(
-        id="accelerate_ignores",
-        level=Level.ERROR,
-        find=_ignored,
-        remedy="set it in the DeepSpeed config file only",
-        evidence=("run: accelerate 1.15.0: When using `deepspeed_config_file`, the following … will be ignored",),
-    ),
-    Rule(
-        id="accelerate_not_deepspeed",
-        level=Level.WARNING,
-        find=_not_deepspeed,
-        remedy="set distributed_type: DEEPSPEED",
-        evidence=("accelerate's launcher: use_deepspeed",),
-    ),
-    Rule(
-        id="accelerate_without_zero",
-        level=Level.ERROR,
-        find=_no_zero,
-        remedy='add "zero_optimization": {"stage": 0}',
-        evidence=("run: accelerate 1.15.0: Please specify the ZeRO optimization config",),
-    ),
-    Rule(
-        id="accelerate_processes",
-        level=Level.WARNING,
-        find=_processes,
-        remedy="set num_processes to machines times GPUs, or give it to `accelerate launch`",
-        evidence=(
-            "accelerate 1.15.0: prepare_deepspeed_cmd_env divides num_processes by num_machines",
-            "run: torch 2.13.0: torchrun --nproc_per_node 0; the source of 0.18.9: --num_gpus 0 selects nothing",
-        ),
-    ),
-    Rule(
-        id="accelerate_zero3",
-        level=Level.NOTE,
-        find=_zero3,
-        remedy="set it to true",
-        evidence=(
-            "the source of accelerate 0.34.2 and 1.15.0: set_deepspeed_weakref, GatheredParameters, get_state_dict",
-            "the source of transformers 5.23.0: Trainer.save_model",
-        ),
-    ),
-)

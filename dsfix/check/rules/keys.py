@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, note, warning
 from .. import keys
 from ..facts import Facts, name_of
 from ..placeholders import COMMENTS, Path
@@ -35,7 +35,8 @@ def _near(path: Path, above: keys.Key) -> str | None:
     return keys.nearest(path[-1], above.names)
 
 
-def _rejected(facts: Facts) -> Iterator[Found]:
+@error("correct or remove it", "run: 0.12.0 to 0.19.8: ValidationError, extra inputs are not permitted")
+def rejected_key(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if above.closed:
             near = _near(path, above)
@@ -43,14 +44,16 @@ def _rejected(facts: Facts) -> Iterator[Found]:
             yield Found(name_of(path), f"unknown key in this block: DeepSpeed rejects it{hint}")
 
 
-def _misspelled(facts: Facts) -> Iterator[Found]:
+@warning("correct it", "run: 0.12.0 to 0.19.8: accepted, the default is used")
+def misspelled_key(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         near = _near(path, above)
         if near is not None and not above.closed and facts.elsewhere(path) is None:
             yield Found(name_of(path), f"unknown key, silently ignored; did you mean {near}?")
 
 
-def _misplaced(facts: Facts) -> Iterator[Found]:
+@warning("move it there", "run: 0.12.0 to 0.19.8: accepted, the default is used")
+def misplaced_key(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if above.closed or _near(path, above) or facts.elsewhere(path) or path[-1] in _GENERAL:
             continue
@@ -60,7 +63,8 @@ def _misplaced(facts: Facts) -> Iterator[Found]:
                 break
 
 
-def _other(facts: Facts) -> Iterator[Found]:
+@warning("remove it, or use a release that reads it", "the source of all releases since 0.12.0")
+def key_of_another_release(facts: Facts) -> Iterator[Found]:
     for path, above in _unknown(facts):
         if not above.closed and facts.elsewhere(path):
             yield Found(name_of(path), f"silently ignored by this release{_other_release(facts, path)}")
@@ -81,11 +85,12 @@ def _unread_paths(facts: Facts) -> Iterator[Path]:
         known = above.closed or _near(path, above) or facts.elsewhere(path)
         if len(path) > 1 and path[0] not in _WHOLLY_KNOWN:
             continue
-        if not known and not any(found.where == name_of(path) for found in _misplaced(facts)):
+        if not known and not any(found.where == name_of(path) for found in misplaced_key.find(facts)):
             yield path
 
 
-def _unread(facts: Facts) -> Iterator[Found]:
+@note("remove it unless something else reads it", "run: 0.12.0 to 0.19.8: accepted")
+def unread_key(facts: Facts) -> Iterator[Found]:
     names = list(map(name_of, _unread_paths(facts)))
     if len(names) > _MANY:  # another program's config, with DeepSpeed's in it
         yield Found("", f"DeepSpeed does not read these {len(names)} keys: {', '.join(names)}")
@@ -94,54 +99,9 @@ def _unread(facts: Facts) -> Iterator[Found]:
         yield Found(name, "DeepSpeed does not read this key")
 
 
-def _removed(facts: Facts) -> Iterator[Found]:
+@error("remove it, even if it is disabled", "#8489", "run: 0.19.7, 0.19.8")
+def removed_key(facts: Facts) -> Iterator[Found]:
     for path, _ in facts.walk():
         key = facts.known.keys.find(*path)
         if key is not None and key.removed:
             yield Found(name_of(path), f"removed in this release, which rejects any value{_other_release(facts, path)}")
-
-
-RULES = (
-    Rule(
-        id="rejected_key",
-        level=Level.ERROR,
-        find=_rejected,
-        remedy="correct or remove it",
-        evidence=("run: 0.12.0 to 0.19.8: ValidationError, extra inputs are not permitted",),
-    ),
-    Rule(
-        id="removed_key",
-        level=Level.ERROR,
-        find=_removed,
-        remedy="remove it, even if it is disabled",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/8489", "run: 0.19.7, 0.19.8"),
-    ),
-    Rule(
-        id="misspelled_key",
-        level=Level.WARNING,
-        find=_misspelled,
-        remedy="correct it",
-        evidence=("run: 0.12.0 to 0.19.8: accepted, the default is used",),
-    ),
-    Rule(
-        id="misplaced_key",
-        level=Level.WARNING,
-        find=_misplaced,
-        remedy="move it there",
-        evidence=("run: 0.12.0 to 0.19.8: accepted, the default is used",),
-    ),
-    Rule(
-        id="key_of_another_release",
-        level=Level.WARNING,
-        find=_other,
-        remedy="remove it, or use a release that reads it",
-        evidence=("the source of all releases since 0.12.0",),
-    ),
-    Rule(
-        id="unread_key",
-        level=Level.NOTE,
-        find=_unread,
-        remedy="remove it unless something else reads it",
-        evidence=("run: 0.12.0 to 0.19.8: accepted",),
-    ),
-)

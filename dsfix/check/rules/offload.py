@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import Facts
 
 _PARTS = ("offload_optimizer", "offload_param")
@@ -14,14 +14,19 @@ _STATES = 16  # bytes per parameter with offload_optimizer: fp32 weight, gradien
 _WEIGHTS = 2  # bytes per parameter that offload_param adds
 
 
-def _no_path(facts: Facts) -> Iterator[Found]:
+@error("set nvme_path to a directory on a local NVMe disk", "run: 0.14.2 to 0.19.8: AssertionError for offload_param")
+def no_nvme_path(facts: Facts) -> Iterator[Found]:
     for part in _PARTS:
         path = facts.get("zero_optimization", part, "nvme_path")
         if facts.stage == 3 and facts.device(part) == "nvme" and path in (None, "none"):
             yield Found(f"zero_optimization.{part}.nvme_path", "not set, but the device is nvme")
 
 
-def _client(facts: Facts) -> Iterator[Found]:
+@error(
+    'pass DeepSpeedCPUAdam, name the optimizer in the config, or set "zero_force_ds_cpu_optimizer": false',
+    "run: 0.14.2 to 0.19.8, stages 1 to 3: ZeRORuntimeException",
+)
+def offload_client_optimizer(facts: Facts) -> Iterator[Found]:
     own = facts.arguments.get("optimizer")
     accepted = ["DeepSpeedCPUAdam", "ZenFlowCPUAdam"]
     if facts.release >= Version("0.17.6"):
@@ -40,12 +45,17 @@ def _pinned(facts: Facts) -> list[str]:
     return [part for part in parts if facts.get("zero_optimization", part, "pin_memory", default=facts.pinned) is True]
 
 
-def _pinned_limited(facts: Facts) -> Iterator[Found]:
+@warning('set "pin_memory": false', "https://docs.nvidia.com/cuda/wsl-user-guide: pinned system memory is limited")
+def pinned_memory_limited(facts: Facts) -> Iterator[Found]:
     for part in _pinned(facts) if facts.pinned_limited else ():
         yield Found(f"zero_optimization.{part}.pin_memory", "this machine runs WSL 2, which limits pinned memory")
 
 
-def _memory(facts: Facts) -> Iterator[Found]:
+@warning(
+    "use more machines, offload less, or offload to nvme",
+    "deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs",
+)
+def offload_memory(facts: Facts) -> Iterator[Found]:
     parameters = facts.number("parameters")
     if parameters is None or facts.memory is None or not facts.stage:
         return
@@ -58,48 +68,13 @@ def _memory(facts: Facts) -> Iterator[Found]:
         yield Found(f"zero_optimization.{parts[0]}", what)
 
 
-def _not_gathered(facts: Facts) -> Iterator[Found]:
+@warning(
+    'set "stage3_gather_16bit_weights_on_model_save": true, or convert with zero_to_fp32.py',
+    "the source of 0.12.0 to 0.19.8: save_16bit_model returns False",
+)
+def weights_not_gathered(facts: Facts) -> Iterator[Found]:
     zero = facts.block("zero_optimization")
     names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
     old = "stage3_gather_fp16_weights_on_model_save"
     if facts.stage == 3 and facts.arguments.get("save_16bit") and not any(zero.get(name) for name in (*names, old)):
         yield Found(f"zero_optimization.{names[0]}", "not set: save_16bit_model saves no 16-bit weights")
-
-
-RULES = (
-    Rule(
-        id="no_nvme_path",
-        level=Level.ERROR,
-        find=_no_path,
-        remedy="set nvme_path to a directory on a local NVMe disk",
-        evidence=("run: 0.14.2 to 0.19.8: AssertionError for offload_param",),
-    ),
-    Rule(
-        id="offload_client_optimizer",
-        level=Level.ERROR,
-        find=_client,
-        remedy='pass DeepSpeedCPUAdam, name the optimizer in the config, or set "zero_force_ds_cpu_optimizer": false',
-        evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: ZeRORuntimeException",),
-    ),
-    Rule(
-        id="pinned_memory_limited",
-        level=Level.WARNING,
-        find=_pinned_limited,
-        remedy='set "pin_memory": false',
-        evidence=("https://docs.nvidia.com/cuda/wsl-user-guide: pinned system memory is limited",),
-    ),
-    Rule(
-        id="offload_memory",
-        level=Level.WARNING,
-        find=_memory,
-        remedy="use more machines, offload less, or offload to nvme",
-        evidence=("deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs",),
-    ),
-    Rule(
-        id="weights_not_gathered",
-        level=Level.WARNING,
-        find=_not_gathered,
-        remedy='set "stage3_gather_16bit_weights_on_model_save": true, or convert with zero_to_fp32.py',
-        evidence=("the source of 0.12.0 to 0.19.8: save_16bit_model returns False",),
-    ),
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import Facts
 from ..keys import nearest
 
@@ -29,12 +29,14 @@ def _named(facts: Facts) -> str | None:
     return None if "optimizer" in facts.arguments else facts.optimizer
 
 
-def _max_grad_norm(facts: Facts) -> Iterator[Found]:
+@error('use the top-level key "gradient_clipping"', "run: 0.14.2 to 0.19.8: not supported as an optimizer parameter")
+def max_grad_norm_in_optimizer(facts: Facts) -> Iterator[Found]:
     if facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
         yield Found("optimizer.params.max_grad_norm", "not an optimizer parameter: DeepSpeed raises a ValueError")
 
 
-def _unused_max_grad_norm(facts: Facts) -> Iterator[Found]:
+@warning('use the top-level key "gradient_clipping"', "run: 0.14.2 to 0.19.8")
+def unused_max_grad_norm(facts: Facts) -> Iterator[Found]:
     if not facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
         what = (
             "has no effect if the script passes an optimizer; if DeepSpeed builds this optimizer, it raises a "
@@ -43,7 +45,11 @@ def _unused_max_grad_norm(facts: Facts) -> Iterator[Found]:
         yield Found("optimizer.params.max_grad_norm", what)
 
 
-def _unknown(facts: Facts) -> Iterator[Found]:
+@error(
+    "use an existing one, e.g. AdamW, or pass the optimizer to deepspeed.initialize",
+    "run: 0.14.2 to 0.19.8: is not a supported DeepSpeed Optimizer",
+)
+def unknown_optimizer(facts: Facts) -> Iterator[Found]:
     name = _named(facts)
     if name is not None and name not in (*facts.known.optimizers, *_TORCH):
         near = nearest(name, [*facts.known.optimizers, *_TORCH])
@@ -51,7 +57,11 @@ def _unknown(facts: Facts) -> Iterator[Found]:
         yield Found("optimizer.type", f'"{name}" is neither in this release nor in torch.optim{hint}')
 
 
-def _untested(facts: Facts) -> Iterator[Found]:
+@error(
+    'set "zero_allow_untested_optimizer": true',
+    "run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon through 0.18.4",
+)
+def untested_optimizer(facts: Facts) -> Iterator[Found]:
     if not facts.stage or facts.get("zero_allow_untested_optimizer"):
         return
     name, own = _named(facts), facts.arguments.get("optimizer")
@@ -64,45 +74,7 @@ def _untested(facts: Facts) -> Iterator[Found]:
         yield Found("zero_allow_untested_optimizer", what)
 
 
-def _one_bit(facts: Facts) -> Iterator[Found]:
+@error("set stage 0, or use another optimizer", "run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3")
+def one_bit_with_zero(facts: Facts) -> Iterator[Found]:
     if facts.stage and _named(facts) in _WITHOUT_ZERO and _named(facts) in facts.known.optimizers:
         yield Found("optimizer.type", f"{_named(facts)} does not support ZeRO: DeepSpeed raises an AssertionError")
-
-
-RULES = (
-    Rule(
-        id="max_grad_norm_in_optimizer",
-        level=Level.ERROR,
-        find=_max_grad_norm,
-        remedy='use the top-level key "gradient_clipping"',
-        evidence=("run: 0.14.2 to 0.19.8: not supported as an optimizer parameter",),
-    ),
-    Rule(
-        id="unused_max_grad_norm",
-        level=Level.WARNING,
-        find=_unused_max_grad_norm,
-        remedy='use the top-level key "gradient_clipping"',
-        evidence=("run: 0.14.2 to 0.19.8",),
-    ),
-    Rule(
-        id="unknown_optimizer",
-        level=Level.ERROR,
-        find=_unknown,
-        remedy="use an existing one, e.g. AdamW, or pass the optimizer to deepspeed.initialize",
-        evidence=("run: 0.14.2 to 0.19.8: is not a supported DeepSpeed Optimizer",),
-    ),
-    Rule(
-        id="untested_optimizer",
-        level=Level.ERROR,
-        find=_untested,
-        remedy='set "zero_allow_untested_optimizer": true',
-        evidence=("run: 0.14.2 to 0.19.8, stages 1 to 3: SGD, Adamax, NAdam; Muon through 0.18.4",),
-    ),
-    Rule(
-        id="one_bit_with_zero",
-        level=Level.ERROR,
-        find=_one_bit,
-        remedy="set stage 0, or use another optimizer",
-        evidence=("run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3",),
-    ),
-)

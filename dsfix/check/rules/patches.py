@@ -10,7 +10,7 @@ from ...catalogue import registry
 from ...catalogue.registry import Entry
 from ...job import AUTO, Job
 from ...patch import Severity
-from ...rules import Found, Level, Rule, fits
+from ...rules import Found, Level, Rule, fits, note
 from ..facts import Facts
 
 _PRECISIONS = ("fp16", "bf16")
@@ -82,7 +82,11 @@ def _find(entry: Entry) -> Callable[[Facts], Iterator[Found]]:
     return find
 
 
-def _undecided(facts: Facts) -> Iterator[Found]:
+@note(
+    "say what it becomes with --model-args: bf16, fp16, gradient_accumulation_steps, max_grad_norm",
+    "the conditions of the patches",
+)
+def bugs_with_auto(facts: Facts) -> Iterator[Found]:
     bugs: dict[str, list[str]] = {}
     for entry in registry.catalogue().values():
         meets = entry.patch.config
@@ -96,7 +100,11 @@ def _undecided(facts: Facts) -> Iterator[Found]:
         yield Found("", f'known bugs that depend on what "auto" becomes: {shown}')
 
 
-def _beyond(facts: Facts) -> Iterator[Found]:
+@note(
+    "put `import dsfix` on the first line of the script; `python -m dsfix show ID` says who has a bug",
+    "the patches without a condition, by area, severity, releases and ids",
+)
+def bugs_beyond_the_config(facts: Facts) -> Iterator[Found]:
     bugs: dict[str, list[str]] = {each.value: [] for each in _SEVERITIES}
     if not facts.filled_in or facts.unfilled:
         return
@@ -112,32 +120,16 @@ def _beyond(facts: Facts) -> Iterator[Found]:
         yield Found("", f"known bugs that depend on the model, its outputs or the script: {shown}")
 
 
-RULES = (
-    *(
-        Rule(
-            id=f"bug_{entry.id}",
-            level=Level.NOTE,
-            affects=entry.patch.affects,
-            find=_find(entry),
-            remedy="put `import dsfix` on the first line of the script",
-            evidence=tuple(entry.patch.upstream) or ("the reproduction of the patch",),
-            patches=(entry.id,),
-        )
-        for entry in registry.catalogue().values()
-        if entry.patch.config is not None
-    ),
+BUGS = tuple(
     Rule(
-        id="bugs_with_auto",
+        id=f"bug_{entry.id}",
         level=Level.NOTE,
-        find=_undecided,
-        remedy="say what it becomes with --model-args: bf16, fp16, gradient_accumulation_steps, max_grad_norm",
-        evidence=("the conditions of the patches",),
-    ),
-    Rule(
-        id="bugs_beyond_the_config",
-        level=Level.NOTE,
-        find=_beyond,
-        remedy="put `import dsfix` on the first line of the script; `python -m dsfix show ID` says who has a bug",
-        evidence=("the patches without a condition, by area, severity, releases and ids",),
-    ),
+        affects=entry.patch.affects,
+        find=_find(entry),
+        remedy="put `import dsfix` on the first line of the script",
+        evidence=tuple(entry.patch.upstream) or ("the reproduction of the patch",),
+        patches=(entry.id,),
+    )
+    for entry in registry.catalogue().values()
+    if entry.patch.config is not None
 )

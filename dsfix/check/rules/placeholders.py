@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import Facts, name_of
 from ..placeholders import takes_text
 
@@ -19,31 +19,16 @@ def _rejects(facts: Facts) -> bool:
     return any(not takes_text(path, facts.known.keys) for path in facts.placeholders)
 
 
-def _template(facts: Facts) -> Iterator[Found]:
+@error(
+    "fill them in, and check the result",
+    "run: 0.12.0 to 0.19.8: for a number a string is rejected, for a boolean rejected or taken for true",
+)
+def template(facts: Facts) -> Iterator[Found]:
     if facts.placeholders and _rejects(facts):
         yield Found("", f"a template, not yet a config: placeholders in {_listed(facts)}")
 
 
-def _in_text(facts: Facts) -> Iterator[Found]:
+@warning("fill them in", "the source of 0.12.0 to 0.19.8: nothing is replaced in a config")
+def placeholder_in_text(facts: Facts) -> Iterator[Found]:
     if facts.placeholders and not _rejects(facts):
         yield Found("", f"placeholders, which DeepSpeed takes for the values: {_listed(facts)}")
-
-
-RULES = (
-    Rule(
-        id="template",
-        level=Level.ERROR,
-        find=_template,
-        remedy="fill them in, and check the result",
-        evidence=(
-            "run: 0.12.0 to 0.19.8: for a number a string is rejected, for a boolean rejected or taken for true",
-        ),
-    ),
-    Rule(
-        id="placeholder_in_text",
-        level=Level.WARNING,
-        find=_in_text,
-        remedy="fill them in",
-        evidence=("the source of 0.12.0 to 0.19.8: nothing is replaced in a config",),
-    ),
-)

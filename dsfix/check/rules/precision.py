@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import Facts
 
 _SECTIONS = ("fp16", "bf16", "bfloat16")
@@ -24,18 +24,31 @@ def _auto(facts: Facts) -> list[str]:
     return [name for name in _SECTIONS if facts.plain and facts.block(name).get("enabled") == AUTO]
 
 
-def _dropped(facts: Facts) -> Iterator[Found]:
+@error(
+    'set true or false; only transformers and accelerate fill in "auto"',
+    "#6976",
+    "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",
+    affects={"deepspeed": ">=0.17.1"},
+    patches=("auto_precision_dropped",),
+)
+def auto_precision(facts: Facts) -> Iterator[Found]:
     if not any(facts.on(name) for name in ("fp16", "bf16", "torch_autocast")):
         for name in _auto(facts):
             yield Found(f"{name}.enabled", '"auto" is silently treated as false: the job trains in fp32')
 
 
-def _treated_as_true(facts: Facts) -> Iterator[Found]:
+@warning(
+    'set true or false; only transformers and accelerate fill in "auto"',
+    "run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: bf16 weights",
+    affects={"deepspeed": "<0.17.1"},
+)
+def auto_precision_taken_for_true(facts: Facts) -> Iterator[Found]:
     for name in _auto(facts):
         yield Found(f"{name}.enabled", f'"auto" is treated as true: the job trains in {name}')
 
 
-def _both(facts: Facts) -> Iterator[Found]:
+@error("disable one of them", "run: 0.12.0 to 0.19.8: bfloat16 and fp16 modes cannot be simultaneously enabled")
+def fp16_and_bf16(facts: Facts) -> Iterator[Found]:
     if facts.on("fp16") and facts.on("bf16"):
         yield Found("fp16.enabled", "fp16 and bf16 are both enabled: DeepSpeed raises an AssertionError")
 
@@ -46,11 +59,21 @@ def _autocast(facts: Facts, effect: str) -> Iterator[Found]:
             yield Found("torch_autocast.enabled", f"{name} and torch_autocast are both enabled: {effect}")
 
 
-def _autocast_rejected(facts: Facts) -> Iterator[Found]:
+@error(
+    "enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
+    "run: 0.17.6: Cannot enable both torch autocast and bfloat16",
+    affects={"deepspeed": ">=0.17.2,<0.18.3"},
+)
+def precision_and_torch_autocast(facts: Facts) -> Iterator[Found]:
     return _autocast(facts, "DeepSpeed raises an AssertionError")
 
 
-def _autocast_accepted(facts: Facts) -> Iterator[Found]:
+@warning(
+    "enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
+    "run: 0.18.9, 0.19.8: accepted, the weights are bfloat16",
+    affects={"deepspeed": ">=0.18.3"},
+)
+def precision_beside_torch_autocast(facts: Facts) -> Iterator[Found]:
     return _autocast(facts, "the weights are 16-bit; torch_autocast alone keeps them in fp32")
 
 
@@ -62,11 +85,23 @@ def _unscaled(facts: Facts, stage: int) -> Iterator[Found]:
         yield Found("torch_autocast.dtype", f"{where} this release does not scale the loss for fp16: {effect}")
 
 
-def _unscaled_without_zero(facts: Facts) -> Iterator[Found]:
+@warning(
+    'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.18.0 or newer',
+    "#7619",
+    "run: 0.17.2, 0.17.6: a loss of 1e-9 moves no weight; 0.18.0, 0.19.8: it does",
+    affects={"deepspeed": ">=0.17.2,<0.18.0"},
+)
+def autocast_unscaled_without_zero(facts: Facts) -> Iterator[Found]:
     return _unscaled(facts, 0)
 
 
-def _unscaled_zero3(facts: Facts) -> Iterator[Found]:
+@warning(
+    'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.17.6 or newer',
+    "#7534",
+    "run: 0.17.2, 0.17.5: a loss of 1e-9 moves no weight; 0.17.6, 0.19.8: it does",
+    affects={"deepspeed": ">=0.17.2,<0.17.6"},
+)
+def autocast_unscaled_zero3(facts: Facts) -> Iterator[Found]:
     return _unscaled(facts, 3)
 
 
@@ -78,122 +113,34 @@ def _loss_scale(facts: Facts, effect: str) -> Iterator[Found]:
             yield Found(f"{name}.{first}", f"loss scaling{more} is fp16 only: {effect}")
 
 
-def _loss_scale_rejected(facts: Facts) -> Iterator[Found]:
+@error("remove these keys", "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8", affects={"deepspeed": ">=0.17.1"})
+def loss_scale_under_bf16(facts: Facts) -> Iterator[Found]:
     return _loss_scale(facts, "DeepSpeed raises a ValidationError, extra inputs not permitted")
 
 
-def _loss_scale_ignored(facts: Facts) -> Iterator[Found]:
+@warning("remove these keys", "run: 0.12.0, 0.14.2, 0.16.9, 0.17.0", affects={"deepspeed": "<0.17.1"})
+def loss_scale_under_bf16_ignored(facts: Facts) -> Iterator[Found]:
     return _loss_scale(facts, "ignored here, rejected since 0.17.1")
 
 
-def _quoted(facts: Facts) -> Iterator[Found]:
+@error(
+    "write true or false without quotes",
+    'run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: "false" is on',
+    affects={"deepspeed": "<0.17.1"},
+)
+def quoted_precision(facts: Facts) -> Iterator[Found]:
     for name in _SECTIONS:
         value = facts.block(name).get("enabled")
         if isinstance(value, str) and value.lower() in _BOOLEANS:
             yield Found(f"{name}.enabled", f'"{value}" is a string, which is treated as true: {name} is enabled')
 
 
-def _accumulation_ignored(facts: Facts) -> Iterator[Found]:
+@warning(
+    "use ZeRO-1; since 0.18.5 this combination is refused",
+    "#7790",
+    "run: 0.17.6, 0.18.4: FP16_UnfusedOptimizer, and the same weights as without the key",
+    affects={"deepspeed": ">=0.17.6,<0.18.5"},
+)
+def bf16_fp32_accumulation_ignored(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.stage == 0 and facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32"):
         yield Found("data_types.grad_accum_dtype", "ignored: without ZeRO this release accumulates gradients in bf16")
-
-
-RULES = (
-    Rule(
-        id="auto_precision",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.17.1"},
-        find=_dropped,
-        remedy='set true or false; only transformers and accelerate fill in "auto"',
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/6976", "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8"),
-        patches=("auto_precision_dropped",),
-    ),
-    Rule(
-        id="auto_precision_taken_for_true",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.17.1"},
-        find=_treated_as_true,
-        remedy='set true or false; only transformers and accelerate fill in "auto"',
-        evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: bf16 weights",),
-    ),
-    Rule(
-        id="fp16_and_bf16",
-        level=Level.ERROR,
-        find=_both,
-        remedy="disable one of them",
-        evidence=("run: 0.12.0 to 0.19.8: bfloat16 and fp16 modes cannot be simultaneously enabled",),
-    ),
-    Rule(
-        id="precision_and_torch_autocast",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.17.2,<0.18.3"},
-        find=_autocast_rejected,
-        remedy="enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
-        evidence=("run: 0.17.6: Cannot enable both torch autocast and bfloat16",),
-    ),
-    Rule(
-        id="precision_beside_torch_autocast",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.18.3"},
-        find=_autocast_accepted,
-        remedy="enable only one: torch_autocast for fp32 weights, bf16 or fp16 for 16-bit weights",
-        evidence=("run: 0.18.9, 0.19.8: accepted, the weights are bfloat16",),
-    ),
-    Rule(
-        id="autocast_unscaled_without_zero",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.17.2,<0.18.0"},
-        find=_unscaled_without_zero,
-        remedy='set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.18.0 or newer',
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/pull/7619",
-            "run: 0.17.2, 0.17.6: a loss of 1e-9 moves no weight; 0.18.0, 0.19.8: it does",
-        ),
-    ),
-    Rule(
-        id="autocast_unscaled_zero3",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.17.2,<0.17.6"},
-        find=_unscaled_zero3,
-        remedy='set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.17.6 or newer',
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/pull/7534",
-            "run: 0.17.2, 0.17.5: a loss of 1e-9 moves no weight; 0.17.6, 0.19.8: it does",
-        ),
-    ),
-    Rule(
-        id="loss_scale_under_bf16",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.17.1"},
-        find=_loss_scale_rejected,
-        remedy="remove these keys",
-        evidence=("run: 0.17.6, 0.18.9, 0.19.3, 0.19.8",),
-    ),
-    Rule(
-        id="loss_scale_under_bf16_ignored",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.17.1"},
-        find=_loss_scale_ignored,
-        remedy="remove these keys",
-        evidence=("run: 0.12.0, 0.14.2, 0.16.9, 0.17.0",),
-    ),
-    Rule(
-        id="quoted_precision",
-        level=Level.ERROR,
-        affects={"deepspeed": "<0.17.1"},
-        find=_quoted,
-        remedy="write true or false without quotes",
-        evidence=('run: 0.12.0, 0.14.2, 0.16.9, 0.17.0: "false" is on',),
-    ),
-    Rule(
-        id="bf16_fp32_accumulation_ignored",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.17.6,<0.18.5"},
-        find=_accumulation_ignored,
-        remedy="use ZeRO-1; since 0.18.5 this combination is refused",
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/pull/7790",
-            "run: 0.17.6, 0.18.4: FP16_UnfusedOptimizer, and the same weights as without the key",
-        ),
-    ),
-)

@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule, fits
+from ...rules import Found, error, fits, note, warning
 from ..facts import Facts, is_number
 
-_LINK = "https://github.com/deepspeedai/DeepSpeed/"
 # releases, ZeRO stages (none: all), what DeepCompile does there
 _DEEPCOMPILE: tuple[tuple[str, tuple[int, ...], str], ...] = (
     (">=0.16.6,<0.19.4", (), "mixes the states of several graphs and engines"),
@@ -33,7 +32,13 @@ _COSINE_WARMUPS = ("log", "linear")
 _DOTS = 2  # of parent.name.weight
 
 
-def _deepcompile(facts: Facts) -> Iterator[Found]:
+@warning(
+    'upgrade to DeepSpeed 0.19.4 or later, or set "deepcompile" to false',
+    *(f"#{each}" for each in (7222, 7243, 7355, 7356, 7386, 7562, 7563, 7603, 7610)),
+    *(f"#{each}" for each in (8033, 8036, 8059, 8106, 8157, 8159)),
+    affects={"deepspeed": ">=0.16.6,<0.19.4"},
+)
+def deepcompile_bugs(facts: Facts) -> Iterator[Found]:
     if facts.get("compile", "deepcompile") is not True or not facts.stage:
         return
     told = [
@@ -45,7 +50,13 @@ def _deepcompile(facts: Facts) -> Iterator[Found]:
         yield Found("compile.deepcompile", f"DeepCompile in this release {'; '.join(told)}")
 
 
-def _compiled_checkpointing(facts: Facts) -> Iterator[Found]:
+@warning(
+    'upgrade to DeepSpeed 0.14.3 or later, or set "compile": {"enabled": false}',
+    "#5590",
+    "#6718",
+    affects={"deepspeed": ">=0.13.2,<0.14.3"},
+)
+def compiled_checkpointing(facts: Facts) -> Iterator[Found]:
     if facts.get("compile", "enabled") is True and facts.stage == 3:
         what = "torch.compile + ZeRO-3: layers under deepspeed.checkpointing.checkpoint get gradients of zero"
         yield Found("compile.enabled", what)
@@ -55,37 +66,63 @@ def _optimizer_on_nvme(facts: Facts) -> bool:
     return facts.stage == 3 and facts.device("offload_optimizer") == "nvme"
 
 
-def _nvme_gradients(facts: Facts) -> Iterator[Found]:
+@warning(
+    'upgrade to DeepSpeed 0.12.4 or later, or offload to "cpu"',
+    "#4702",
+    "the source of 0.12.3",
+    affects={"deepspeed": "<0.12.4"},
+)
+def nvme_gradients_lost(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts):
         what = "of the parameters that are reduced together, only the last one is updated with its gradient"
         yield Found("zero_optimization.offload_optimizer.device", what)
 
 
-def _nvme_checkpoints(facts: Facts) -> Iterator[Found]:
+@warning(
+    'upgrade to DeepSpeed 0.18.0 or later, or offload to "cpu"',
+    "#7613",
+    "the source of 0.13.0",
+    affects={"deepspeed": ">=0.13.0,<0.18.0"},
+)
+def nvme_checkpoints_overwritten(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts) and facts.world_size != 1:
         what = "save_checkpoint writes the optimizer's files of all ranks under the same names: one rank's are left"
         yield Found("zero_optimization.offload_optimizer.device", what)
 
 
-def _nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
+@warning("set it to false, or upgrade to DeepSpeed 0.14.5 or later", "#5700", affects={"deepspeed": "<0.14.5"})
+def nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts) and facts.get("zero_optimization", "offload_optimizer", "pipeline_write") is True:
         what = "buffers that were written stay referenced: the host's memory fills up"
         yield Found("zero_optimization.offload_optimizer.pipeline_write", what)
 
 
-def _quantized_bf16(facts: Facts) -> Iterator[Found]:
+@warning(
+    "use fp16, remove the key, or upgrade to DeepSpeed 0.19.6 or later",
+    "#8215",
+    "the source of 0.12.0: the kernel takes __half",
+    affects={"deepspeed": "<0.19.6"},
+)
+def quantized_weights_in_bf16(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_weights") is True and facts.on("bf16"):
         what = "the quantizer reads the bits of bf16 weights as fp16: the model computes with other weights"
         yield Found("zero_optimization.zero_quantized_weights", what)
 
 
-def _quantized_gradients(facts: Facts) -> Iterator[Found]:
+@warning("remove the key, or upgrade to DeepSpeed 0.13.2 or later", "#5056", affects={"deepspeed": "<0.13.2"})
+def quantized_gradients_of_odd_sizes(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_gradients") is True:
         what = "fails for a weight whose number of elements is no multiple of twice the number of ranks"
         yield Found("zero_optimization.zero_quantized_gradients", what)
 
 
-def _immediate_update(facts: Facts) -> Iterator[Found]:
+@warning(
+    "set it to false, or upgrade to DeepSpeed 0.14.2 or later",
+    "#5328",
+    "#5434",
+    affects={"deepspeed": ">=0.13.3,<0.14.2"},
+)
+def immediate_grad_update(facts: Facts) -> Iterator[Found]:
     for name in ("bf16", "bfloat16"):
         if facts.on("bf16") and facts.stage in (0, 1) and facts.block(name).get("immediate_grad_update") is True:
             what = "gradients in bf16 stay in memory until the next backward pass"
@@ -94,20 +131,29 @@ def _immediate_update(facts: Facts) -> Iterator[Found]:
             yield Found(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
 
 
-def _separate_buckets(facts: Facts) -> Iterator[Found]:
+@note("remove the key, or upgrade to DeepSpeed 0.13.0 or later", "#4946", affects={"deepspeed": ">=0.12.4,<0.13.0"})
+def separate_buckets_all_reduced(facts: Facts) -> Iterator[Found]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
         what = "gradients are all-reduced all the same, each rank's part separately"
         yield Found("zero_optimization.use_multi_rank_bucket_allreduce", what)
 
 
-def _empty_reductions(facts: Facts) -> Iterator[Found]:
+@note(
+    "set a bucket larger than the largest parameter, or upgrade to DeepSpeed 0.14.5 or later",
+    "#5868",
+    affects={"deepspeed": "<0.14.5"},
+)
+def empty_reductions(facts: Facts) -> Iterator[Found]:
     zero = facts.block("zero_optimization")
     if facts.stage == 2 and zero.get("reduce_scatter") is False and is_number(zero.get("reduce_bucket_size")):
         what = "each parameter larger than the bucket costs an all-reduce of nothing"
         yield Found("zero_optimization.reduce_bucket_size", what)
 
 
-def _muon(facts: Facts) -> Iterator[Found]:
+@warning(
+    "upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2", "#8443", "#8438", affects={"deepspeed": ">=0.18.9,<0.19.8"}
+)
+def muon_in_zero3(facts: Facts) -> Iterator[Found]:
     if facts.optimizer != "muon" or facts.stage != 3 or "optimizer" in facts.arguments:
         return
     if is_number(facts.accumulation) and facts.accumulation > 1:
@@ -118,7 +164,11 @@ def _muon(facts: Facts) -> Iterator[Found]:
         yield Found("optimizer.type", what)
 
 
-def _secondary_of_frozen(facts: Facts) -> Iterator[Found]:
+@warning(
+    "remove one of the two keys, if the model has frozen parameters",
+    "the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",
+)
+def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Found]:
     name = "zero_quantized_nontrainable_weights"
     size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
     if facts.stage == 3 and is_number(size) and size > 1 and facts.get("zero_optimization", name) is True:
@@ -126,13 +176,25 @@ def _secondary_of_frozen(facts: Facts) -> Iterator[Found]:
         yield Found(f"zero_optimization.{name}", what)
 
 
-def _linear_ignored(facts: Facts) -> Iterator[Found]:
+@note(
+    "make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
+    "#8189",
+    "run: 0.19.3, 0.19.4",
+    affects={"deepspeed": "<0.19.4"},
+)
+def memory_efficient_linear_ignored(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
         what = "has no effect on a model that is made outside zero.Init: gathered weights stay until the backward pass"
         yield Found("zero_optimization.memory_efficient_linear", what)
 
 
-def _leaf_modules_slow(facts: Facts) -> Iterator[Found]:
+@note(
+    "upgrade to DeepSpeed 0.19.7 or later",
+    "#6694",
+    "the source of 0.16.3 and 0.19.6: partition passes free_data=True on",
+    affects={"deepspeed": ">=0.16.3,<0.19.7"},
+)
+def joined_modules_released_singly(facts: Facts) -> Iterator[Found]:
     name = "stage3_module_granularity_threshold"
     value = facts.get("zero_optimization", name)
     if facts.stage == 3 and is_number(value) and value > 0:
@@ -140,7 +202,13 @@ def _leaf_modules_slow(facts: Facts) -> Iterator[Found]:
         yield Found(f"zero_optimization.{name}", what)
 
 
-def _not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
+@note(
+    "on the CPU: remove the key, or upgrade to DeepSpeed 0.19.8 or later",
+    "#8382",
+    "the source of 0.12.0 and 0.19.5: no type of the CPU's tensors is known",
+    affects={"deepspeed": "<0.19.8"},
+)
+def gradients_not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "contiguous_gradients") is False:
         what = "on the CPU accelerator with several ranks: no gradient is reduced, and the ranks' weights diverge"
         yield Found("zero_optimization.contiguous_gradients", what)
@@ -152,19 +220,31 @@ def _samples_by_difficulty(facts: Facts) -> bool:
     return all(facts.get(*path[:end], "enabled") is True for end in (1, 2, 3))
 
 
-def _incomplete_batch(facts: Facts) -> Iterator[Found]:
+@warning(
+    'set "dataloader_drop_last": true, or upgrade to DeepSpeed 0.13.3 or later',
+    "#5117",
+    "the source of 0.13.2",
+    affects={"deepspeed": "<0.13.3"},
+)
+def curriculum_incomplete_batch(facts: Facts) -> Iterator[Found]:
     if _samples_by_difficulty(facts) and not facts.get("dataloader_drop_last") and facts.world_size != 1:
         what = "with several ranks the last, incomplete batch is broadcast with two sizes: a hang, or a crash"
         yield Found("data_efficiency.data_sampling.curriculum_learning", what)
 
 
-def _short_batches(facts: Facts) -> Iterator[Found]:
+@note("begin with a difficulty that more samples have", "#8520")
+def curriculum_short_batches(facts: Facts) -> Iterator[Found]:
     if _samples_by_difficulty(facts):
         what = "a difficulty that fewer samples have than a global batch takes gives shorter batches"
         yield Found("data_efficiency.data_sampling.curriculum_learning", what)
 
 
-def _bloom(facts: Facts) -> Iterator[Found]:
+@note(
+    "for BLOOM: upgrade to DeepSpeed 0.14.1 or later, or disable the hybrid engine",
+    "#5101",
+    affects={"deepspeed": "<0.14.1"},
+)
+def hybrid_engine_of_bloom(facts: Facts) -> Iterator[Found]:
     if facts.get("hybrid_engine", "enabled") is True:
         what = "if the model is BLOOM: its attention mask is inverted twice, and what it generates is wrong"
         yield Found("hybrid_engine.enabled", what)
@@ -174,19 +254,22 @@ def _is_cosine(facts: Facts) -> bool:
     return facts.block("scheduler").get("type") == "WarmupCosineLR" and "scheduler" not in facts.arguments
 
 
-def _cosine_type(facts: Facts) -> Iterator[Found]:
+@error('set "log" or "linear"', "#8151", "run: 0.18.9", affects={"deepspeed": ">=0.12.3,<0.19.4"})
+def cosine_warmup_type(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_type", "log")
     if _is_cosine(facts) and value not in (*_COSINE_WARMUPS, AUTO):
         yield Found("scheduler.params.warmup_type", f'"{value}" is unknown: the first step raises UnboundLocalError')
 
 
-def _cosine_steps(facts: Facts) -> Iterator[Found]:
+@error("set 2, or upgrade to DeepSpeed 0.12.4 or later", "#4688", "run: 0.12.3", affects={"deepspeed": "==0.12.3"})
+def cosine_warmup_steps(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_num_steps")
     if _is_cosine(facts) and is_number(value) and value in (0, 1):
         yield Found("scheduler.params.warmup_num_steps", f"{value}: its logarithm is taken, and DeepSpeed fails")
 
 
-def _window(facts: Facts) -> Iterator[Found]:
+@error("set a positive number of steps, e.g. 1000", "#8050", "the source of 0.19.2")
+def loss_scale_window_zero(facts: Facts) -> Iterator[Found]:
     fp16 = facts.block("fp16")
     value = fp16.get("loss_scale_window")
     if facts.on("fp16") and not fp16.get("loss_scale") and is_number(value) and int(value) == 0:
@@ -195,14 +278,22 @@ def _window(facts: Facts) -> Iterator[Found]:
         yield Found("fp16.loss_scale_window", f"must be positive, got {value}: {effect}")
 
 
-def _breakdowns(facts: Facts) -> Iterator[Found]:
+@note(
+    "upgrade to DeepSpeed 0.18.3 or later, or lower the level of deepspeed.utils.logger and its handlers",
+    "#7617",
+    "#7576",
+    "#7688",
+    affects={"deepspeed": ">=0.17.6,<0.18.3"},
+)
+def breakdown_not_printed(facts: Facts) -> Iterator[Found]:
     silent = {"memory_breakdown": ">=0.17.6,<0.18.3", "wall_clock_breakdown": "==0.17.6"}
     for name, releases in silent.items():
         if facts.get(name) is True and fits({"deepspeed": releases}, facts.versions):
             yield Found(name, "prints nothing: the log shows warnings only")
 
 
-def _profile(facts: Facts) -> Iterator[Found]:
+@note("upgrade to DeepSpeed 0.13.3 or later", "#4374", "#4724", affects={"deepspeed": "<0.13.3"})
+def flops_not_counted(facts: Facts) -> Iterator[Found]:
     if facts.get("flops_profiler", "enabled") is True:
         what = "counts scaled_dot_product_attention and the operator @ as 0"
         if fits({"deepspeed": "<0.12.4"}, facts.versions):
@@ -210,13 +301,19 @@ def _profile(facts: Facts) -> Iterator[Found]:
         yield Found("flops_profiler.enabled", what)
 
 
-def _shards_on_gpu(facts: Facts) -> Iterator[Found]:
+@warning("use DeepSpeed 0.16.3, 0.16.5 or later", "#7112", affects={"deepspeed": "==0.16.4"})
+def shards_not_kept_on_host(facts: Facts) -> Iterator[Found]:
     for path in (("keep_module_on_host",), ("tensor_parallel", "keep_module_on_host")):
         if facts.get(*path) is True:
             yield Found(".".join(path), "has no effect in this release: the shards are moved to the GPU")
 
 
-def _meta_checkpoint(facts: Facts) -> Iterator[Found]:
+@warning(
+    "use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and leave checkpoint out",
+    "#7073",
+    affects={"deepspeed": "==0.16.4"},
+)
+def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
     if not facts.inference or facts.get("checkpoint") is None or facts.get("replace_with_kernel_inject") is True:
         return
     sizes = [facts.get(name, "tp_size", default=1) for name in ("tensor_parallel", "tp")]
@@ -227,14 +324,26 @@ def _meta_checkpoint(facts: Facts) -> Iterator[Found]:
         yield Found("checkpoint", what)
 
 
-def _experts_for_ranks(facts: Facts) -> Iterator[Found]:
+@warning(
+    "give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
+    "#7551",
+    "the source of 0.17.4",
+    affects={"deepspeed": "<0.17.6"},
+)
+def experts_taken_for_ranks(facts: Facts) -> Iterator[Found]:
     for name in ("moe_experts", "num_experts"):
         if facts.inference and facts.get("moe", name) is not None and facts.world_size != 1:
             what = "taken for ep_size with several ranks: with more experts than ranks there is no group of experts"
             yield Found(f"moe.{name}", what)
 
 
-def _mics_groups(facts: Facts) -> Iterator[Found]:
+@warning(
+    "use one group (mics_shard_size as large as the job), ZeRO-3 without the key, or DeepSpeed 0.19.2",
+    "run: 0.19.6",
+    "the source of 0.19.2 and 0.19.3: the rank is that of the whole job's group",
+    affects={"deepspeed": ">=0.19.3,<0.19.7"},
+)
+def mics_groups_hang(facts: Facts) -> Iterator[Found]:
     size = facts.block("zero_optimization").get("mics_shard_size")
     if facts.stage != 3 or not is_number(size) or size < 1 or (facts.world_size or size + 1) <= size:
         return
@@ -242,7 +351,14 @@ def _mics_groups(facts: Facts) -> Iterator[Found]:
     yield Found("zero_optimization.mics_shard_size", what)
 
 
-def _partition_patterns(facts: Facts) -> Iterator[Found]:
+@warning(
+    "upgrade to DeepSpeed 0.18.9 or later, or begin patterns with the parent's name: self_attn\\.q_proj",
+    "#8088",
+    "run: 0.18.6, 0.19.2",
+    "the source of 0.18.8 and 0.18.9",
+    affects={"deepspeed": ">=0.18.6,<0.18.9"},
+)
+def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
     tensor = facts.block("tensor_parallel")
     config, size = tensor.get("partition_config"), tensor.get("autotp_size")
     specs = config.get("layer_specs") if isinstance(config, Mapping) else None
@@ -253,20 +369,38 @@ def _partition_patterns(facts: Facts) -> Iterator[Found]:
                 yield Found("tensor_parallel.partition_config.layer_specs", f"{what}: those weights are not divided")
 
 
-def _fast_writer(facts: Facts) -> Iterator[Found]:
+@warning(
+    'set its type to "python", or upgrade to DeepSpeed 0.19.1 or later',
+    "#8005",
+    "the source of 0.17.1 and 0.19.0",
+    affects={"deepspeed": ">=0.17.1,<0.19.1"},
+)
+def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Found]:
     writer = facts.get("checkpoint", "writer")
     if isinstance(writer, Mapping) and str(writer.get("type", "fast")).lower() == "fast":
         what = "each file that is written stays open: deleted checkpoints keep their space on the disk"
         yield Found("checkpoint.writer", what)
 
 
-def _stragglers(facts: Facts) -> Iterator[Found]:
+@note(
+    "upgrade to DeepSpeed 0.19.4 or later; the other columns are right",
+    "#8199",
+    "the source of 0.19.3: the recorded times are sorted before they are compared",
+    affects={"deepspeed": "<0.19.4"},
+)
+def straggler_times(facts: Facts) -> Iterator[Found]:
     if facts.get("comms_logger", "enabled") is True:
         what = "if the script calls log_summary(show_straggler=True): its straggler times are too small"
         yield Found("comms_logger.enabled", what)
 
 
-def _elastic_batch(facts: Facts) -> Iterator[Found]:
+@note(
+    "choose micro_batch_sizes with a smaller common multiple, or upgrade to DeepSpeed 0.19.6 or later",
+    "#8237",
+    "the source of 0.19.5",
+    affects={"deepspeed": "<0.19.6"},
+)
+def elastic_batch_above_maximum(facts: Facts) -> Iterator[Found]:
     elastic = facts.block("elasticity")
     sizes, largest = elastic.get("micro_batch_sizes"), elastic.get("max_train_batch_size")
     if elastic.get("enabled") is not True or not isinstance(largest, int) or not isinstance(sizes, list):
@@ -279,257 +413,3 @@ def _elastic_batch(facts: Facts) -> Iterator[Found]:
 
 def _multiple(one: int, other: int) -> int:
     return one * other // math.gcd(one, other)
-
-
-RULES = (
-    Rule(
-        id="deepcompile_bugs",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.16.6,<0.19.4"},
-        find=_deepcompile,
-        remedy='upgrade to DeepSpeed 0.19.4 or later, or set "deepcompile" to false',
-        evidence=(
-            *(f"{_LINK}pull/{each}" for each in (7222, 7243, 7355, 7356, 7386, 7562, 7563, 7603, 7610)),
-            *(f"{_LINK}pull/{each}" for each in (8033, 8036, 8059, 8106, 8157, 8159)),
-        ),
-    ),
-    Rule(
-        id="compiled_checkpointing",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.13.2,<0.14.3"},
-        find=_compiled_checkpointing,
-        remedy='upgrade to DeepSpeed 0.14.3 or later, or set "compile": {"enabled": false}',
-        evidence=(f"{_LINK}pull/5590", f"{_LINK}issues/6718"),
-    ),
-    Rule(
-        id="nvme_gradients_lost",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.12.4"},
-        find=_nvme_gradients,
-        remedy='upgrade to DeepSpeed 0.12.4 or later, or offload to "cpu"',
-        evidence=(f"{_LINK}pull/4702", "the source of 0.12.3"),
-    ),
-    Rule(
-        id="nvme_checkpoints_overwritten",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.13.0,<0.18.0"},
-        find=_nvme_checkpoints,
-        remedy='upgrade to DeepSpeed 0.18.0 or later, or offload to "cpu"',
-        evidence=(f"{_LINK}pull/7613", "the source of 0.13.0"),
-    ),
-    Rule(
-        id="nvme_pipeline_write",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.14.5"},
-        find=_nvme_pipeline_write,
-        remedy="set it to false, or upgrade to DeepSpeed 0.14.5 or later",
-        evidence=(f"{_LINK}pull/5700",),
-    ),
-    Rule(
-        id="quantized_weights_in_bf16",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.19.6"},
-        find=_quantized_bf16,
-        remedy="use fp16, remove the key, or upgrade to DeepSpeed 0.19.6 or later",
-        evidence=(f"{_LINK}pull/8215", "the source of 0.12.0: the kernel takes __half"),
-    ),
-    Rule(
-        id="quantized_gradients_of_odd_sizes",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.13.2"},
-        find=_quantized_gradients,
-        remedy="remove the key, or upgrade to DeepSpeed 0.13.2 or later",
-        evidence=(f"{_LINK}pull/5056",),
-    ),
-    Rule(
-        id="immediate_grad_update",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.13.3,<0.14.2"},
-        find=_immediate_update,
-        remedy="set it to false, or upgrade to DeepSpeed 0.14.2 or later",
-        evidence=(f"{_LINK}pull/5328", f"{_LINK}pull/5434"),
-    ),
-    Rule(
-        id="separate_buckets_all_reduced",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.12.4,<0.13.0"},
-        find=_separate_buckets,
-        remedy="remove the key, or upgrade to DeepSpeed 0.13.0 or later",
-        evidence=(f"{_LINK}pull/4946",),
-    ),
-    Rule(
-        id="empty_reductions",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.14.5"},
-        find=_empty_reductions,
-        remedy="set a bucket larger than the largest parameter, or upgrade to DeepSpeed 0.14.5 or later",
-        evidence=(f"{_LINK}pull/5868",),
-    ),
-    Rule(
-        id="muon_in_zero3",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.18.9,<0.19.8"},
-        find=_muon,
-        remedy="upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2",
-        evidence=(f"{_LINK}issues/8443", f"{_LINK}issues/8438"),
-    ),
-    Rule(
-        id="hpz_quantized_frozen_weights",
-        level=Level.WARNING,
-        find=_secondary_of_frozen,
-        remedy="remove one of the two keys, if the model has frozen parameters",
-        evidence=(
-            "the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",
-        ),
-    ),
-    Rule(
-        id="memory_efficient_linear_ignored",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.19.4"},
-        find=_linear_ignored,
-        remedy="make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
-        evidence=(f"{_LINK}pull/8189", "run: 0.19.3, 0.19.4"),
-    ),
-    Rule(
-        id="joined_modules_released_singly",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.16.3,<0.19.7"},
-        find=_leaf_modules_slow,
-        remedy="upgrade to DeepSpeed 0.19.7 or later",
-        evidence=(f"{_LINK}pull/6694", "the source of 0.16.3 and 0.19.6: partition passes free_data=True on"),
-    ),
-    Rule(
-        id="gradients_not_reduced_on_cpu",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.19.8"},
-        find=_not_reduced_on_cpu,
-        remedy="on the CPU: remove the key, or upgrade to DeepSpeed 0.19.8 or later",
-        evidence=(f"{_LINK}issues/8382", "the source of 0.12.0 and 0.19.5: no type of the CPU's tensors is known"),
-    ),
-    Rule(
-        id="curriculum_incomplete_batch",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.13.3"},
-        find=_incomplete_batch,
-        remedy='set "dataloader_drop_last": true, or upgrade to DeepSpeed 0.13.3 or later',
-        evidence=(f"{_LINK}pull/5117", "the source of 0.13.2"),
-    ),
-    Rule(
-        id="curriculum_short_batches",
-        level=Level.NOTE,
-        find=_short_batches,
-        remedy="begin with a difficulty that more samples have",
-        evidence=(f"{_LINK}pull/8520",),
-    ),
-    Rule(
-        id="hybrid_engine_of_bloom",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.14.1"},
-        find=_bloom,
-        remedy="for BLOOM: upgrade to DeepSpeed 0.14.1 or later, or disable the hybrid engine",
-        evidence=(f"{_LINK}pull/5101",),
-    ),
-    Rule(
-        id="cosine_warmup_type",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.12.3,<0.19.4"},
-        find=_cosine_type,
-        remedy='set "log" or "linear"',
-        evidence=(f"{_LINK}pull/8151", "run: 0.18.9"),
-    ),
-    Rule(
-        id="cosine_warmup_steps",
-        level=Level.ERROR,
-        affects={"deepspeed": "==0.12.3"},
-        find=_cosine_steps,
-        remedy="set 2, or upgrade to DeepSpeed 0.12.4 or later",
-        evidence=(f"{_LINK}pull/4688", "run: 0.12.3"),
-    ),
-    Rule(
-        id="loss_scale_window_zero",
-        level=Level.ERROR,
-        find=_window,
-        remedy="set a positive number of steps, e.g. 1000",
-        evidence=(f"{_LINK}pull/8050", "the source of 0.19.2"),
-    ),
-    Rule(
-        id="breakdown_not_printed",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.17.6,<0.18.3"},
-        find=_breakdowns,
-        remedy="upgrade to DeepSpeed 0.18.3 or later, or lower the level of deepspeed.utils.logger and its handlers",
-        evidence=(f"{_LINK}pull/7617", f"{_LINK}pull/7576", f"{_LINK}pull/7688"),
-    ),
-    Rule(
-        id="flops_not_counted",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.13.3"},
-        find=_profile,
-        remedy="upgrade to DeepSpeed 0.13.3 or later",
-        evidence=(f"{_LINK}pull/4374", f"{_LINK}pull/4724"),
-    ),
-    Rule(
-        id="shards_not_kept_on_host",
-        level=Level.WARNING,
-        affects={"deepspeed": "==0.16.4"},
-        find=_shards_on_gpu,
-        remedy="use DeepSpeed 0.16.3, 0.16.5 or later",
-        evidence=(f"{_LINK}pull/7112",),
-    ),
-    Rule(
-        id="autotp_of_meta_model",
-        level=Level.WARNING,
-        affects={"deepspeed": "==0.16.4"},
-        find=_meta_checkpoint,
-        remedy="use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and leave checkpoint out",
-        evidence=(f"{_LINK}pull/7073",),
-    ),
-    Rule(
-        id="experts_taken_for_ranks",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.17.6"},
-        find=_experts_for_ranks,
-        remedy="give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
-        evidence=(f"{_LINK}pull/7551", "the source of 0.17.4"),
-    ),
-    Rule(
-        id="mics_groups_hang",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.19.3,<0.19.7"},
-        find=_mics_groups,
-        remedy="use one group (mics_shard_size as large as the job), ZeRO-3 without the key, or DeepSpeed 0.19.2",
-        evidence=("run: 0.19.6", "the source of 0.19.2 and 0.19.3: the rank is that of the whole job's group"),
-    ),
-    Rule(
-        id="partition_patterns_match_nothing",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.18.6,<0.18.9"},
-        find=_partition_patterns,
-        remedy="upgrade to DeepSpeed 0.18.9 or later, or begin patterns with the parent's name: self_attn\\.q_proj",
-        evidence=(f"{_LINK}pull/8088", "run: 0.18.6, 0.19.2", "the source of 0.18.8 and 0.18.9"),
-    ),
-    Rule(
-        id="checkpoint_writer_keeps_files",
-        level=Level.WARNING,
-        affects={"deepspeed": ">=0.17.1,<0.19.1"},
-        find=_fast_writer,
-        remedy='set its type to "python", or upgrade to DeepSpeed 0.19.1 or later',
-        evidence=(f"{_LINK}pull/8005", "the source of 0.17.1 and 0.19.0"),
-    ),
-    Rule(
-        id="straggler_times",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.19.4"},
-        find=_stragglers,
-        remedy="upgrade to DeepSpeed 0.19.4 or later; the other columns are right",
-        evidence=(f"{_LINK}pull/8199", "the source of 0.19.3: the recorded times are sorted before they are compared"),
-    ),
-    Rule(
-        id="elastic_batch_above_maximum",
-        level=Level.NOTE,
-        affects={"deepspeed": "<0.19.6"},
-        find=_elastic_batch,
-        remedy="choose micro_batch_sizes with a smaller common multiple, or upgrade to DeepSpeed 0.19.6 or later",
-        evidence=(f"{_LINK}pull/8237", "the source of 0.19.5"),
-    ),
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import Facts, is_number
 from ..keys import nearest
 
@@ -26,7 +26,8 @@ _REQUIRED = {
 }
 
 
-def _unknown(facts: Facts) -> Iterator[Found]:
+@error("use an existing one, e.g. WarmupDecayLR", "run: 0.14.2 to 0.19.8: DeepSpeed does not recognize LR scheduler")
+def unknown_scheduler(facts: Facts) -> Iterator[Found]:
     name = facts.block("scheduler").get("type")
     if isinstance(name, str) and name not in (*facts.known.schedulers, *_TORCH):
         near = nearest(name, [*facts.known.schedulers, *_TORCH])
@@ -34,7 +35,11 @@ def _unknown(facts: Facts) -> Iterator[Found]:
         yield Found("scheduler.type", f'"{name}" is a scheduler of neither this release nor torch{hint}')
 
 
-def _incomplete(facts: Facts) -> Iterator[Found]:
+@error(
+    'add it; transformers and accelerate fill in "auto", but not missing keys',
+    "run: 0.14.2 to 0.19.8: TypeError, missing required positional argument",
+)
+def incomplete_scheduler(facts: Facts) -> Iterator[Found]:
     scheduler = facts.block("scheduler")
     name = scheduler.get("type")
     if name is not None and not isinstance(scheduler.get("params"), dict):
@@ -45,7 +50,12 @@ def _incomplete(facts: Facts) -> Iterator[Found]:
             yield Found(f"scheduler.params.{key}", f"missing, required by {name}: DeepSpeed raises a TypeError")
 
 
-def _warmup_steps(facts: Facts) -> Iterator[Found]:
+@error(
+    "set a positive integer, or remove the scheduler",
+    "the source of 0.19.2 and 0.19.3: ValueError",
+    affects={"deepspeed": ">=0.19.3"},
+)
+def warmup_steps_not_positive(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_num_steps", 1)
     if facts.block("scheduler").get("type") not in ("WarmupLR", "WarmupDecayLR") or value == AUTO:
         return
@@ -54,7 +64,12 @@ def _warmup_steps(facts: Facts) -> Iterator[Found]:
         yield Found("scheduler.params.warmup_num_steps", what)
 
 
-def _warmup_to_default(facts: Facts) -> Iterator[Found]:
+@warning(
+    "set it to the optimizer's lr",
+    "#7360: since 0.17.2 WarmupLR uses the optimizer's lr",
+    "the source of 0.12.0 and 0.19.8: 0.001 is the documented default of WarmupDecayLR",
+)
+def warmup_to_default_rate(facts: Facts) -> Iterator[Found]:
     scheduler = facts.block("scheduler")
     name, params = scheduler.get("type"), facts.block("scheduler", "params")
     rate = None if "optimizer" in facts.arguments else facts.block("optimizer", "params").get("lr")
@@ -67,7 +82,13 @@ def _warmup_to_default(facts: Facts) -> Iterator[Found]:
         yield Found("scheduler.params.warmup_max_lr", what)
 
 
-def _cycle_lists(facts: Facts) -> Iterator[Found]:
+@error(
+    "give one number for all groups, or upgrade to DeepSpeed 0.19.6 or later",
+    "#8201",
+    "run: 0.12.0, 0.19.5, 0.19.6",
+    affects={"deepspeed": "<0.19.6"},
+)
+def one_cycle_lists(facts: Facts) -> Iterator[Found]:
     params = facts.block("scheduler", "params")
     if facts.block("scheduler").get("type") == "OneCycle" and "scheduler" not in facts.arguments:
         for key in ("cycle_min_lr", "cycle_max_lr"):
@@ -76,7 +97,8 @@ def _cycle_lists(facts: Facts) -> Iterator[Found]:
                 yield Found(f"scheduler.params.{key}", what)
 
 
-def _step_size(facts: Facts) -> Iterator[Found]:
+@error("set a positive number of steps", "#8166", "run: 0.12.0, 0.19.3, 0.19.5")
+def scheduler_step_size_zero(facts: Facts) -> Iterator[Found]:
     key = {"LRRangeTest": "lr_range_test_step_size", "OneCycle": "cycle_first_step_size"}.get(
         str(facts.block("scheduler").get("type"))
     )
@@ -86,66 +108,13 @@ def _step_size(facts: Facts) -> Iterator[Found]:
         yield Found(f"scheduler.params.{key}", f"must be positive, got {value}: {effect}")
 
 
-def _passed_in_vain(facts: Facts) -> Iterator[Found]:
+@warning(
+    "remove the one that is not wanted; since 0.14.5 the script's wins",
+    "#5846",
+    "the source of 0.12.0, 0.14.4 and 0.14.5",
+    affects={"deepspeed": "<0.14.5"},
+)
+def passed_scheduler_unused(facts: Facts) -> Iterator[Found]:
     passed, name = facts.arguments.get("scheduler"), facts.block("scheduler").get("type")
     if passed is not None and name is not None:
         yield Found("scheduler", f"{name} is used, and the {passed} that the script passes is not, without a message")
-
-
-RULES = (
-    Rule(
-        id="unknown_scheduler",
-        level=Level.ERROR,
-        find=_unknown,
-        remedy="use an existing one, e.g. WarmupDecayLR",
-        evidence=("run: 0.14.2 to 0.19.8: DeepSpeed does not recognize LR scheduler",),
-    ),
-    Rule(
-        id="incomplete_scheduler",
-        level=Level.ERROR,
-        find=_incomplete,
-        remedy='add it; transformers and accelerate fill in "auto", but not missing keys',
-        evidence=("run: 0.14.2 to 0.19.8: TypeError, missing required positional argument",),
-    ),
-    Rule(
-        id="warmup_steps_not_positive",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.19.3"},
-        find=_warmup_steps,
-        remedy="set a positive integer, or remove the scheduler",
-        evidence=("the source of 0.19.2 and 0.19.3: ValueError",),
-    ),
-    Rule(
-        id="one_cycle_lists",
-        level=Level.ERROR,
-        affects={"deepspeed": "<0.19.6"},
-        find=_cycle_lists,
-        remedy="give one number for all groups, or upgrade to DeepSpeed 0.19.6 or later",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8201", "run: 0.12.0, 0.19.5, 0.19.6"),
-    ),
-    Rule(
-        id="scheduler_step_size_zero",
-        level=Level.ERROR,
-        find=_step_size,
-        remedy="set a positive number of steps",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8166", "run: 0.12.0, 0.19.3, 0.19.5"),
-    ),
-    Rule(
-        id="passed_scheduler_unused",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.14.5"},
-        find=_passed_in_vain,
-        remedy="remove the one that is not wanted; since 0.14.5 the script's wins",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/5846", "the source of 0.12.0, 0.14.4 and 0.14.5"),
-    ),
-    Rule(
-        id="warmup_to_default_rate",
-        level=Level.WARNING,
-        find=_warmup_to_default,
-        remedy="set it to the optimizer's lr",
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/pull/7360: since 0.17.2 WarmupLR uses the optimizer's lr",
-            "the source of 0.12.0 and 0.19.8: 0.001 is the documented default of WarmupDecayLR",
-        ),
-    ),
-)

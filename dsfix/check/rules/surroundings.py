@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule, fits
+from ...rules import Found, error, fits, warning
 from ..facts import Facts
 
 CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
 
 
-def _device_map(facts: Facts) -> Iterator[Found]:
+@error(
+    "load the model without device_map", "transformers: DeepSpeed Zero-3 is not compatible with passing a `device_map`"
+)
+def zero3_device_map(facts: Facts) -> Iterator[Found]:
     value = str(facts.arguments.get("device_map", "none"))
     if facts.stage == 3 and value.lower() not in ("none", ""):
         what = f"ZeRO-3 is incompatible with device_map={value}: transformers raises an error"
         yield Found("zero_optimization.stage", what)
 
 
-def _own_lora(facts: Facts) -> Iterator[Found]:
+@warning(
+    "call engine.save_checkpoint(…, exclude_frozen_parameters=True)",
+    "the source of 0.12.0 to 0.19.8; transformers sets it for PeftModel only",
+)
+def frozen_base_saved(facts: Facts) -> Iterator[Found]:
     if facts.arguments.get("lora") == "own":
         yield Found("checkpoint", "LoRA without PeftModel: each checkpoint includes the frozen base model")
 
 
-def _experts(facts: Facts) -> Iterator[Found]:
+@warning(
+    "call deepspeed.utils.set_z3_leaf_modules(model, [MoE block class]), or set leaf_module (since 0.18.0)", "#4966"
+)
+def moe_without_leaf_modules(facts: Facts) -> Iterator[Found]:
     leaf_modules = facts.block("zero_optimization", "leaf_module")
     if facts.accelerate is not None and facts.accelerate.block.get("deepspeed_moe_layer_cls_names"):
         return
@@ -31,7 +41,14 @@ def _experts(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.stage", what)
 
 
-def _recompute(facts: Facts) -> Iterator[Found]:
+@warning(
+    "put `import dsfix` on the first line of the script, or upgrade to DeepSpeed 0.19.3",
+    "#8148",
+    "the reproduction of the patch",
+    affects={"deepspeed": "<0.19.3", "torch": ">=2.5"},
+    patches=("zero3_checkpoint_recompute",),
+)
+def zero3_checkpointing_recompute(facts: Facts) -> Iterator[Found]:
     arguments = facts.arguments
     recomputes = arguments.get("gradient_checkpointing") and arguments.get("use_reentrant") is not True
     if facts.stage == 3 and recomputes and arguments.get("lora"):
@@ -39,14 +56,25 @@ def _recompute(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.stage", what)
 
 
-def _whole_model(facts: Facts) -> Iterator[Found]:
+@warning(
+    "call deepspeed.init_distributed() before anything else makes a process group of one rank",
+    "#8089",
+    affects={"deepspeed": "<0.19.4"},
+)
+def single_rank_group(facts: Facts) -> Iterator[Found]:
     launched = facts.arguments.get("launched")
     if facts.stage == 3 and facts.world_size == 1 and isinstance(launched, int) and launched > 1:
         what = f"{launched} processes, but a process group of one rank: each holds the whole model"
         yield Found("zero_optimization.stage", what)
 
 
-def _norm_of_one_rank(facts: Facts) -> Iterator[Found]:
+@warning(
+    "upgrade to DeepSpeed 0.14.2 or later, or use ZeRO-1 or bf16",
+    "#5411",
+    "the source of 0.12.0: the flat groups have no mark of tensor parallelism",
+    affects={"deepspeed": "<0.14.2"},
+)
+def fp16_norm_of_one_rank(facts: Facts) -> Iterator[Found]:
     ranks = facts.arguments.get("tensor_parallel")
     if facts.on("fp16") and facts.stage == 0 and facts.job.clips and isinstance(ranks, int) and ranks > 1:
         what = (
@@ -55,86 +83,27 @@ def _norm_of_one_rank(facts: Facts) -> Iterator[Found]:
         yield Found("gradient_clipping", what)
 
 
-def _float8(facts: Facts) -> Iterator[Found]:
+@warning(
+    "upgrade to DeepSpeed 0.19.8 or later", "the source of 0.12.0, 0.19.7 and 0.19.8", affects={"deepspeed": "<0.19.8"}
+)
+def float8_cast(facts: Facts) -> Iterator[Found]:
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.arguments.get("float8") is True:
             what = f"DeepSpeed casts the model's float8 parameters to {name}, without their scales"
             yield Found(f"{name}.enabled", what)
 
 
-def _half_buffers(facts: Facts) -> Iterator[Found]:
+@warning(
+    (
+        "upgrade to DeepSpeed 0.19.8 or later, or load these buffers again after deepspeed.initialize, in fp32; "
+        "dsfix's half_routing_bias keeps those of MoE routers"
+    ),
+    "the source of 0.12.0, 0.19.1, 0.19.2, 0.19.7 and 0.19.8",
+    affects={"deepspeed": "<0.19.8"},
+)
+def fp32_buffers_cast(facts: Facts) -> Iterator[Found]:
     whole = fits(CASTS_BUFFERS, facts.versions)
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.arguments.get("fp32_buffers") is True and (whole or facts.stage == 3):
             what = f"buffers that the model keeps in fp32 become {name}"
             yield Found(f"{name}.enabled", what if whole else f"{what} under zero.Init")
-
-
-RULES = (
-    Rule(
-        id="zero3_device_map",
-        level=Level.ERROR,
-        find=_device_map,
-        remedy="load the model without device_map",
-        evidence=("transformers: DeepSpeed Zero-3 is not compatible with passing a `device_map`",),
-    ),
-    Rule(
-        id="frozen_base_saved",
-        level=Level.WARNING,
-        find=_own_lora,
-        remedy="call engine.save_checkpoint(…, exclude_frozen_parameters=True)",
-        evidence=("the source of 0.12.0 to 0.19.8; transformers sets it for PeftModel only",),
-    ),
-    Rule(
-        id="moe_without_leaf_modules",
-        level=Level.WARNING,
-        find=_experts,
-        remedy="call deepspeed.utils.set_z3_leaf_modules(model, [MoE block class]), or set leaf_module (since 0.18.0)",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/4966",),
-    ),
-    Rule(
-        id="zero3_checkpointing_recompute",
-        level=Level.WARNING,
-        affects={"deepspeed": "<0.19.3", "torch": ">=2.5"},
-        find=_recompute,
-        remedy="put `import dsfix` on the first line of the script, or upgrade to DeepSpeed 0.19.3",
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8148", "the reproduction of the patch"),
-        patches=("zero3_checkpoint_recompute",),
-    ),
-    Rule(
-        id="single_rank_group",
-        level=Level.WARNING,
-        find=_whole_model,
-        remedy="call deepspeed.init_distributed() before anything else makes a process group of one rank",
-        affects={"deepspeed": "<0.19.4"},
-        evidence=("https://github.com/deepspeedai/DeepSpeed/pull/8089",),
-    ),
-    Rule(
-        id="fp16_norm_of_one_rank",
-        level=Level.WARNING,
-        find=_norm_of_one_rank,
-        remedy="upgrade to DeepSpeed 0.14.2 or later, or use ZeRO-1 or bf16",
-        affects={"deepspeed": "<0.14.2"},
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/pull/5411",
-            "the source of 0.12.0: the flat groups have no mark of tensor parallelism",
-        ),
-    ),
-    Rule(
-        id="float8_cast",
-        level=Level.WARNING,
-        find=_float8,
-        remedy="upgrade to DeepSpeed 0.19.8 or later",
-        affects={"deepspeed": "<0.19.8"},
-        evidence=("the source of 0.12.0, 0.19.7 and 0.19.8",),
-    ),
-    Rule(
-        id="fp32_buffers_cast",
-        level=Level.WARNING,
-        find=_half_buffers,
-        remedy="upgrade to DeepSpeed 0.19.8 or later, or load these buffers again after deepspeed.initialize, in fp32; "
-        "dsfix's half_routing_bias keeps those of MoE routers",
-        affects={"deepspeed": "<0.19.8"},
-        evidence=("the source of 0.12.0, 0.19.1, 0.19.2, 0.19.7 and 0.19.8",),
-    ),
-)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule
+from ...rules import Found, error
 from ..facts import Facts, is_number, name_of
 
 _BLOCKS = {
@@ -37,14 +37,18 @@ _BOOLEANS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1",
 _DEVICES = ("none", "cpu", "nvme")
 
 
-def _fractions(facts: Facts) -> Iterator[Found]:
+@error(
+    "round it", "run: 0.15.4 to 0.19.8: ValidationError; 0.12.0, 0.14.2 truncate it", affects={"deepspeed": ">=0.15.0"}
+)
+def fractional_integer(facts: Facts) -> Iterator[Found]:
     for path, value in facts.walk():
         key = facts.known.keys.find(*path)
         if key is not None and key.kind == "int" and isinstance(value, float) and math.isfinite(value) and value % 1:
             yield Found(name_of(path), f"expected an integer, got {value}: DeepSpeed rejects it")
 
 
-def _strings(facts: Facts) -> Iterator[Found]:
+@error("write it without quotes", 'run: 0.12.0 to 0.19.8: "5e8" is rejected, "500000000" accepted')
+def string_for_a_number(facts: Facts) -> Iterator[Found]:
     readers = {"int": (int, "an integer"), "float": (float, "a number")}
     for path, value in facts.walk():
         key = facts.known.keys.find(*path)
@@ -64,7 +68,11 @@ def _reads(reader: type, text: str) -> bool:
     return True
 
 
-def _quoted(facts: Facts) -> Iterator[Found]:
+@error(
+    "write it without quotes",
+    'run: 0.12.0 to 0.19.8: zero_allow_untested_optimizer "false" is on; lr "1e-3" is a TypeError',
+)
+def quoted_value(facts: Facts) -> Iterator[Found]:
     for name in _TOP_BOOLEANS:
         value = facts.get(name)
         if isinstance(value, str) and value != AUTO:
@@ -79,7 +87,8 @@ def _quoted(facts: Facts) -> Iterator[Found]:
                 yield Found(f"{section}.params.{name}", f'expected a number, got the string "{value}"')
 
 
-def _blocks(facts: Facts) -> Iterator[Found]:
+@error("write an object", "run: 0.12.0 to 0.19.8: TypeError or AttributeError")
+def block_wanted(facts: Facts) -> Iterator[Found]:
     for name, example in _BLOCKS.items():
         value = facts.get(*name.split("."), default={})
         old = name == "zero_optimization" and isinstance(value, bool)
@@ -93,7 +102,8 @@ def _shown(value: object) -> str:
     return textwrap.shorten(json.dumps(value, default=str), 40, placeholder=" …")
 
 
-def _stages(facts: Facts) -> Iterator[Found]:
+@error("set 0, 1, 2 or 3", 'run: 0.12.0 to 0.19.8; "2" is accepted since 0.15.0')
+def unknown_stage(facts: Facts) -> Iterator[Found]:
     stage = facts.get("zero_optimization", "stage", default=0)
     if stage == AUTO or (is_number(stage) and stage in (0, 1, 2, 3)) or isinstance(stage, bool):
         return
@@ -102,7 +112,8 @@ def _stages(facts: Facts) -> Iterator[Found]:
     yield Found("zero_optimization.stage", f"must be 0, 1, 2 or 3, got {_shown(stage)}: DeepSpeed rejects it")
 
 
-def _devices(facts: Facts) -> Iterator[Found]:
+@error("set none, cpu or nvme", "run: 0.12.0 to 0.19.8: ValidationError")
+def unknown_offload_device(facts: Facts) -> Iterator[Found]:
     for part in ("offload_optimizer", "offload_param"):
         device = facts.get("zero_optimization", part, "device", default="none")
         if device not in (*_DEVICES, AUTO):
@@ -110,7 +121,11 @@ def _devices(facts: Facts) -> Iterator[Found]:
             yield Found(f"zero_optimization.{part}.device", what)
 
 
-def _empty_bucket(facts: Facts) -> Iterator[Found]:
+@error(
+    "set a positive number of elements, e.g. 5e8",
+    "run: 0.14.2, 0.15.4, 0.16.9: ZeroDivisionError; 0.19.8: ValidationError",
+)
+def empty_bucket(facts: Facts) -> Iterator[Found]:
     value = facts.get("zero_optimization", "reduce_bucket_size")
     if is_number(value) and value <= 0:
         if facts.release >= Version("0.19.6") or value < 0:
@@ -120,68 +135,8 @@ def _empty_bucket(facts: Facts) -> Iterator[Found]:
             yield Found("zero_optimization.reduce_bucket_size", what)
 
 
-def _infinite(facts: Facts) -> Iterator[Found]:
+@error("set a finite number", "pydantic rejects it for integer fields")
+def not_finite(facts: Facts) -> Iterator[Found]:
     for path, value in facts.walk():
         if isinstance(value, float) and not math.isfinite(value) and path != ("steps_per_print",):  # accelerate's
             yield Found(name_of(path), f"expected a finite number, got {value}")
-
-
-RULES = (
-    Rule(
-        id="fractional_integer",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.15.0"},
-        find=_fractions,
-        remedy="round it",
-        evidence=("run: 0.15.4 to 0.19.8: ValidationError; 0.12.0, 0.14.2 truncate it",),
-    ),
-    Rule(
-        id="string_for_a_number",
-        level=Level.ERROR,
-        find=_strings,
-        remedy="write it without quotes",
-        evidence=('run: 0.12.0 to 0.19.8: "5e8" is rejected, "500000000" accepted',),
-    ),
-    Rule(
-        id="quoted_value",
-        level=Level.ERROR,
-        find=_quoted,
-        remedy="write it without quotes",
-        evidence=('run: 0.12.0 to 0.19.8: zero_allow_untested_optimizer "false" is on; lr "1e-3" is a TypeError',),
-    ),
-    Rule(
-        id="block_wanted",
-        level=Level.ERROR,
-        find=_blocks,
-        remedy="write an object",
-        evidence=("run: 0.12.0 to 0.19.8: TypeError or AttributeError",),
-    ),
-    Rule(
-        id="unknown_stage",
-        level=Level.ERROR,
-        find=_stages,
-        remedy="set 0, 1, 2 or 3",
-        evidence=('run: 0.12.0 to 0.19.8; "2" is accepted since 0.15.0',),
-    ),
-    Rule(
-        id="unknown_offload_device",
-        level=Level.ERROR,
-        find=_devices,
-        remedy="set none, cpu or nvme",
-        evidence=("run: 0.12.0 to 0.19.8: ValidationError",),
-    ),
-    Rule(
-        id="empty_bucket",
-        level=Level.ERROR,
-        find=_empty_bucket,
-        remedy="set a positive number of elements, e.g. 5e8",
-        evidence=("run: 0.14.2, 0.15.4, 0.16.9: ZeroDivisionError; 0.19.8: ValidationError",),
-    ),
-    Rule(
-        id="not_finite",
-        level=Level.ERROR,
-        find=_infinite,
-        remedy="set a finite number",
-        evidence=("pydantic rejects it for integer fields",),
-    ),
-)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, note
 from ..facts import Facts
 
-_LINK = "https://github.com/deepspeedai/DeepSpeed/"
 _OWN_KEYS = ("torch_adam", "adam_w_mode")  # of the config's Adam; torch's does not know them
 
 
@@ -17,7 +16,14 @@ def _zenflow(facts: Facts) -> bool:
     return on and facts.stage in (1, 2) and facts.device("offload_optimizer") == "cpu"
 
 
-def _never_selects(facts: Facts) -> Iterator[Found]:
+@error(
+    "upgrade to DeepSpeed 0.19.2 or later, or remove zenflow",
+    "#7771",
+    "run: 0.18.3",
+    "the source of 0.18.2, 0.19.1 and 0.19.2",
+    affects={"deepspeed": ">=0.18.3,<0.19.2"},
+)
+def zenflow_never_selects(facts: Facts) -> Iterator[Found]:
     if _zenflow(facts):
         what = (
             "its count of micro-batches stays at -1: gradients are never selected, and the first update divides by zero"
@@ -25,7 +31,13 @@ def _never_selects(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.zenflow", f"{what}: the weights become nan")
 
 
-def _optimizer_keys(facts: Facts) -> Iterator[Found]:
+@error(
+    "remove the key; ZenFlow always uses AdamW",
+    "run: 0.19.8",
+    "the source of 0.19.0 and 0.19.1",
+    affects={"deepspeed": ">=0.19.1"},
+)
+def zenflow_optimizer_keys(facts: Facts) -> Iterator[Found]:
     if _zenflow(facts) and facts.optimizer in ("adam", "adamw") and "optimizer" not in facts.arguments:
         for key in _OWN_KEYS:
             if key in facts.block("optimizer", "params"):
@@ -33,36 +45,14 @@ def _optimizer_keys(facts: Facts) -> Iterator[Found]:
                 yield Found(f"optimizer.params.{key}", what)
 
 
-def _first_settings(facts: Facts) -> Iterator[Found]:
+@note(
+    "upgrade to DeepSpeed 0.18.9 or later, or use one parameter group and no scheduler",
+    "#7906",
+    "the source of 0.18.8",
+    affects={"deepspeed": ">=0.18.0,<0.18.9"},
+)
+def super_offload_settings(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "offload_optimizer", "super_offload") is True:
         what = "what is stepped on the CPU keeps the learning rate of the start: a scheduler has no effect there"
         where = "zero_optimization.offload_optimizer.super_offload"
         yield Found(where, f"{what}; and there is one parameter group, whose settings are the first one's")
-
-
-RULES = (
-    Rule(
-        id="zenflow_never_selects",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.18.3,<0.19.2"},
-        find=_never_selects,
-        remedy="upgrade to DeepSpeed 0.19.2 or later, or remove zenflow",
-        evidence=(f"{_LINK}pull/7771", "run: 0.18.3", "the source of 0.18.2, 0.19.1 and 0.19.2"),
-    ),
-    Rule(
-        id="zenflow_optimizer_keys",
-        level=Level.ERROR,
-        affects={"deepspeed": ">=0.19.1"},
-        find=_optimizer_keys,
-        remedy="remove the key; ZenFlow always uses AdamW",
-        evidence=("run: 0.19.8", "the source of 0.19.0 and 0.19.1"),
-    ),
-    Rule(
-        id="super_offload_settings",
-        level=Level.NOTE,
-        affects={"deepspeed": ">=0.18.0,<0.18.9"},
-        find=_first_settings,
-        remedy="upgrade to DeepSpeed 0.18.9 or later, or use one parameter group and no scheduler",
-        evidence=(f"{_LINK}pull/7906", "the source of 0.18.8"),
-    ),
-)

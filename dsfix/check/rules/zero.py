@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...job import AUTO
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import Facts
 
 _FLAGS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
 
 
-def _below_3(facts: Facts) -> Iterator[Found]:
+@warning(
+    "set stage 3, or remove the key", "run: 0.14.2 to 0.19.8 with stages 1 and 2: accepted, the same optimizer is built"
+)
+def needs_stage_3(facts: Facts) -> Iterator[Found]:
     stage = facts.stage
     if stage is None or stage >= 3:
         return
@@ -29,12 +32,21 @@ def _below_3(facts: Facts) -> Iterator[Found]:
         yield Found("zero_optimization.offload_optimizer.device", what)
 
 
-def _without_zero(facts: Facts) -> Iterator[Found]:
+@warning("set stage 1, 2 or 3, or remove the block", "the source of 0.12.0 to 0.19.8")
+def offload_without_zero(facts: Facts) -> Iterator[Found]:
     if facts.stage == 0 and facts.device("offload_optimizer") not in ("none", AUTO):
         yield Found("zero_optimization.offload_optimizer", "has no effect with stage 0: offloading requires ZeRO")
 
 
-def _secondary_partition(facts: Facts) -> Iterator[Found]:
+@error(
+    "upgrade to DeepSpeed 0.13.2 or later, or remove the key",
+    "#4851",
+    "#4906",
+    "#4862",
+    "run: the audit on two ranks: from step 2 on, gradients differ from PyTorch's on 0.13.1, not on 0.13.2",
+    affects={"deepspeed": "<0.13.2"},
+)
+def hpz_backward_on_old_weights(facts: Facts) -> Iterator[Found]:
     size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
     if facts.stage == 3 and isinstance(size, int) and size > 1:
         yield Found(
@@ -42,34 +54,3 @@ def _secondary_partition(facts: Facts) -> Iterator[Found]:
             "through 0.13.1 the backward pass uses the weights of a previous step; 0.12 also fails with ValueError: "
             "Group rank is not part of group, with torch releases since 2024",
         )
-
-
-RULES = (
-    Rule(
-        id="needs_stage_3",
-        level=Level.WARNING,
-        find=_below_3,
-        remedy="set stage 3, or remove the key",
-        evidence=("run: 0.14.2 to 0.19.8 with stages 1 and 2: accepted, the same optimizer is built",),
-    ),
-    Rule(
-        id="hpz_backward_on_old_weights",
-        level=Level.ERROR,
-        find=_secondary_partition,
-        remedy="upgrade to DeepSpeed 0.13.2 or later, or remove the key",
-        affects={"deepspeed": "<0.13.2"},
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/issues/4851",
-            "https://github.com/deepspeedai/DeepSpeed/pull/4906",
-            "https://github.com/deepspeedai/DeepSpeed/pull/4862",
-            "run: the audit on two ranks: from step 2 on, gradients differ from PyTorch's on 0.13.1, not on 0.13.2",
-        ),
-    ),
-    Rule(
-        id="offload_without_zero",
-        level=Level.WARNING,
-        find=_without_zero,
-        remedy="set stage 1, 2 or 3, or remove the block",
-        evidence=("the source of 0.12.0 to 0.19.8",),
-    ),
-)

@@ -13,7 +13,6 @@ _GIB = 1 << 30
 
 
 def page(facts: EnvironmentFacts) -> Iterator[tuple[str, str]]:
-    """Yields the facts as rows (name, text)."""
     own, packages, tools, memory = facts.platform, facts.packages, facts.toolchain, facts.memory
     yield "dsfix", f"{__version__}, {'' if facts.enabled else 'not '}enabled for this Python"
     yield "python", f"{own.python}, {own.executable} ({own.prefix})"

@@ -78,7 +78,6 @@ def _position(placed: tuple[Edit, str, Place]) -> tuple[int, int]:
 
 
 def _splice(lines: list[str], edit: Edit, code: str, place: Place) -> None:
-    """Makes one edit at one place in the lines of the file."""
     first, last = place[0], place[-1]
     start, end = first.lineno - 1, last.end_lineno or last.lineno
     if isinstance(first, ast.expr):

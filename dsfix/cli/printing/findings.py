@@ -13,6 +13,7 @@ from ...explain.problems import Problem, examined_from
 from ...explain.ranking import Ranked, Standing
 from ...explain.recognise import LogFile, LogReading
 from ...explain.signature import Role
+from ...outcome import some
 from . import output
 
 _HEADINGS = {
@@ -103,7 +104,7 @@ def _seen(finding: Ranked, files: Sequence[LogFile]) -> str:
     sources = sorted(found.sources, key=lambda name: (not name.isdecimal(), len(name), name))
     where = ""
     if sources:
-        named = ", ".join(sources[:_SOURCES]) + f" and {len(sources) - _SOURCES} more" * (len(sources) > _SOURCES)
+        named = some(sources, _SOURCES)
         kind = "rank" if all(name.isdecimal() for name in sources) else "process"
         plural = "" if len(sources) == 1 else "s" if kind == "rank" else "es"
         where = f" on {kind}{plural} {named}"
@@ -117,7 +118,6 @@ def _shown(file: LogFile) -> str:
 
 
 def nothing(files: Sequence[LogFile]) -> str:
-    """Returns the message that nothing was recognised, with what to give instead."""
     lines = sum(file.lines for file in files)
     return (
         f"Nothing known in {', '.join(map(_shown, files))} ({lines} line{'s' * (lines != 1)}): give the error's "
@@ -126,7 +126,6 @@ def nothing(files: Sequence[LogFile]) -> str:
 
 
 def complaint(file: LogFile) -> str | None:
-    """Returns what is wrong with a file, or None."""
     if file.trouble and file.lines:
         return f"{_shown(file)}: read only through line {file.lines}: {file.trouble}"
     if file.trouble:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...outcome import STAYS_OUT, Outcome
+from ...outcome import STAYS_OUT, Outcome, some
 from ..exits import OK, TROUBLE, Complaint
 from . import output
 
@@ -64,7 +64,7 @@ class Group:
 
     @property
     def named(self) -> str:
-        return _some(map(str, sorted(self.processes, key=lambda process: (process.rank, process))))
+        return some(map(str, sorted(self.processes, key=lambda process: (process.rank, process))), _NAMED)
 
 
 @dataclass
@@ -158,7 +158,7 @@ def _print(job: MergedReports, everything: bool) -> None:
     if not everything and (rest := output.counted(_unlisted(job))):
         print(f"{rest}: `python -m dsfix list --job DIR --verbose` shows them.")
     if job.skipped:
-        print(f"{_some(job.skipped)}: not a dsfix report, skipped")
+        print(f"{some(job.skipped, _NAMED)}: not a dsfix report, skipped")
 
 
 def _listed(states: Mapping[Outcome, Group]) -> bool:
@@ -167,7 +167,6 @@ def _listed(states: Mapping[Outcome, Group]) -> bool:
 
 
 def _unlisted(job: MergedReports) -> list[Outcome]:
-    """Of each patch the outcome, the same in all processes."""
     return [outcome for states in job.patches.values() if not _listed(states) for outcome in states]
 
 
@@ -240,12 +239,6 @@ def _a(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(value)
     return value
-
-
-def _some(names: Iterable[str]) -> str:
-    every = list(names)
-    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return ", ".join(every[:_NAMED]) + more
 
 
 def _count(number: int, noun: str) -> str:

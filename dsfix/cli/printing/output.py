@@ -33,7 +33,6 @@ def print_json(value: Any) -> None:
 
 
 def width() -> int:
-    """The columns of text."""
     return shutil.get_terminal_size((120, 24)).columns
 
 
@@ -95,7 +94,6 @@ def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]
 
 
 def encodes(text: str) -> bool:
-    """Whether standard output can encode this text."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -1,1 +1,1 @@
-"""Rules of `doctor`: one module per family, each with a tuple `RULES`. `find` takes `dsfix.doctor.facts.Facts`."""
+"""Rules of `doctor`: one module per family."""

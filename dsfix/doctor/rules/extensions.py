@@ -6,9 +6,13 @@ import os
 import time
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, note, warning
 from ..extensions import Build
 from ..facts import EnvironmentFacts
+
+_WAITS = "every job that needs this op hangs"
+_OWN_DIRECTORY = "put `import dsfix` in the script, which gives each version its own directory, or delete this one"
+_PATCH = ("extension_cache_shared_by_versions",)
 
 
 def _locks(facts: EnvironmentFacts) -> list[Build]:
@@ -22,14 +26,20 @@ def _on_network(facts: EnvironmentFacts) -> bool:
     return facts.extensions.disk is not None and facts.extensions.disk.network
 
 
-def _stale(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(
+    "delete the lock file, unless a container that shares the directory is compiling the op",
+    "pytorch/pytorch#189245",
+    "ran: CPUAdamBuilder().load() of 0.16.4 with the lock left by a killed build",
+)
+def stale_lock(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if not build.holders and not _on_network(facts):
             what = f"{_lock(build)} is {_age(facts, build)} old and no process on this machine has it open: {_WAITS}"
             yield Found(_lock(build), what)
 
 
-def _stale_on_network(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("delete the lock file if no machine is compiling the op", "pytorch/pytorch#189245")
+def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if not build.holders and _on_network(facts):
             yield Found(
@@ -38,14 +48,12 @@ def _stale_on_network(facts: EnvironmentFacts) -> Iterator[Found]:
             )
 
 
-def _held(facts: EnvironmentFacts) -> Iterator[Found]:
+@note("none needed: jobs that need this op wait until it is compiled", "pytorch/pytorch#189245")
+def op_being_compiled(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in _locks(facts):
         if build.holders:
             processes = ", ".join(map(str, build.holders))
             yield Found(_lock(build), f"{build.op} is being compiled by process {processes}")
-
-
-_WAITS = "every job that needs this op hangs"
 
 
 def _lock(build: Build) -> str:
@@ -71,11 +79,18 @@ def _older_than(facts: EnvironmentFacts, package: str, installed: float | None) 
             )
 
 
-def _before_deepspeed(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(
+    _OWN_DIRECTORY,
+    "#730",
+    "ran: ninja keeps a build that is newer than its sources, even if the sources were replaced",
+    patches=_PATCH,
+)
+def op_older_than_deepspeed(facts: EnvironmentFacts) -> Iterator[Found]:
     yield from _older_than(facts, "DeepSpeed", facts.extensions.deepspeed_installed)
 
 
-def _before_torch(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(_OWN_DIRECTORY, "pytorch/pytorch#68905", patches=_PATCH)
+def op_older_than_torch(facts: EnvironmentFacts) -> Iterator[Found]:
     yield from _older_than(facts, "torch", facts.extensions.torch_installed)
 
 
@@ -93,7 +108,8 @@ def _other_installation(facts: EnvironmentFacts, build: Build) -> str:
     return ""
 
 
-def _shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
+@note(_OWN_DIRECTORY, "#730", "#959", patches=_PATCH)
+def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
     for build in facts.extensions.builds:
         other = _other_installation(facts, build)
         if other:
@@ -104,110 +120,31 @@ def _shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
             )
 
 
-def _unreadable(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("set TORCH_EXTENSIONS_DIR to a readable directory, or fix its permissions")
+def cache_unreadable(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.extensions.problem:
         yield Found("compiled ops", facts.extensions.problem)
 
 
-def _unwritable(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("set TORCH_EXTENSIONS_DIR to a writable directory, or fix its permissions")
+def cache_not_writable(facts: EnvironmentFacts) -> Iterator[Found]:
     disk = facts.extensions.disk
     if disk is not None and not disk.writable:
         yield Found(disk.path, f"{disk.path} is not writable: no op can be compiled")
 
 
-def _on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
+@note(
+    "set TORCH_EXTENSIONS_DIR to a local directory, so that machines do not wait for each other's lock file",
+    "OpenRLHF/OpenRLHF#208",
+)
+def cache_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
     if _on_network(facts) and facts.extensions.disk is not None:
         what = f"{facts.extensions.root} is on a network file system ({facts.extensions.disk.type})"
         yield Found(facts.extensions.root, what)
 
 
-def _triton(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("set TRITON_CACHE_DIR to a local directory", "#5205")
+def triton_cache_on_nfs(facts: EnvironmentFacts) -> Iterator[Found]:
     disk = facts.extensions.triton
     if disk is not None and "nfs" in disk.type and facts.versions.get("triton") is not None:
         yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or exit slowly")
-
-
-_OWN_DIRECTORY = "put `import dsfix` in the script, which gives each version its own directory, or delete this one"
-_PATCH = ("extension_cache_shared_by_versions",)
-RULES = (
-    Rule(
-        id="stale_lock",
-        level=Level.ERROR,
-        remedy="delete the lock file, unless a container that shares the directory is compiling the op",
-        find=_stale,
-        evidence=(
-            "https://github.com/pytorch/pytorch/issues/189245",
-            "ran: CPUAdamBuilder().load() of 0.16.4 with the lock left by a killed build",
-        ),
-    ),
-    Rule(
-        id="lock_on_network_disk",
-        level=Level.WARNING,
-        remedy="delete the lock file if no machine is compiling the op",
-        find=_stale_on_network,
-        evidence=("https://github.com/pytorch/pytorch/issues/189245",),
-    ),
-    Rule(
-        id="op_being_compiled",
-        level=Level.NOTE,
-        remedy="none needed: jobs that need this op wait until it is compiled",
-        find=_held,
-        evidence=("https://github.com/pytorch/pytorch/issues/189245",),
-    ),
-    Rule(
-        id="op_older_than_deepspeed",
-        level=Level.WARNING,
-        remedy=_OWN_DIRECTORY,
-        find=_before_deepspeed,
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/issues/730",
-            "ran: ninja keeps a build that is newer than its sources, even if the sources were replaced",
-        ),
-        patches=_PATCH,
-    ),
-    Rule(
-        id="op_older_than_torch",
-        level=Level.WARNING,
-        remedy=_OWN_DIRECTORY,
-        find=_before_torch,
-        evidence=("https://github.com/pytorch/pytorch/issues/68905",),
-        patches=_PATCH,
-    ),
-    Rule(
-        id="cache_shared_by_installations",
-        level=Level.NOTE,
-        remedy=_OWN_DIRECTORY,
-        find=_shared_by_installations,
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/issues/730",
-            "https://github.com/deepspeedai/DeepSpeed/pull/959",
-        ),
-        patches=_PATCH,
-    ),
-    Rule(
-        id="cache_unreadable",
-        level=Level.WARNING,
-        remedy="set TORCH_EXTENSIONS_DIR to a readable directory, or fix its permissions",
-        find=_unreadable,
-    ),
-    Rule(
-        id="cache_not_writable",
-        level=Level.WARNING,
-        remedy="set TORCH_EXTENSIONS_DIR to a writable directory, or fix its permissions",
-        find=_unwritable,
-    ),
-    Rule(
-        id="cache_on_network_disk",
-        level=Level.NOTE,
-        remedy="set TORCH_EXTENSIONS_DIR to a local directory, so that machines do not wait for each other's lock file",
-        find=_on_network_disk,
-        evidence=("https://github.com/OpenRLHF/OpenRLHF/issues/208",),
-    ),
-    Rule(
-        id="triton_cache_on_nfs",
-        level=Level.WARNING,
-        remedy="set TRITON_CACHE_DIR to a local directory",
-        find=_triton,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/5205",),
-    ),
-)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Callable
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, note, warning
 from ..accelerators import Gpu, visible
 from ..facts import EnvironmentFacts
 
 _WHERE = "GPU"
+_VARIABLES = (
+    "https://docs.nvidia.com/cuda/archive/13.4.3/cuda-programming-guide/05-appendices/environment-variables.html"
+)
 _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 """CUDA major version -> the oldest driver that supports it, from NVIDIA's table of minor version compatibility."""
 _IN_USE = 0.25  # of a GPU's memory; a desktop uses less
 
 
-def _complains(pattern: str) -> Callable[[EnvironmentFacts], Iterator[Found]]:
-    def find(facts: EnvironmentFacts) -> Iterator[Found]:
-        if re.search(pattern, facts.accelerators.complaint, re.I):
-            yield Found(_WHERE, f"nvidia-smi: {facts.accelerators.complaint}")
-
-    return find
+def _complains(facts: EnvironmentFacts, pattern: str) -> Iterator[Found]:
+    if re.search(pattern, facts.accelerators.complaint, re.I):
+        yield Found(_WHERE, f"nvidia-smi: {facts.accelerators.complaint}")
 
 
 _UNREACHABLE = r"couldn't communicate with the NVIDIA driver"
@@ -30,20 +29,23 @@ _DETACHED = r"Failed to initialize NVML: Unknown Error"
 _NONE = r"No devices were found|Unable to determine the device handle|GPU is lost"
 
 
-def _other_complaint(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("run `nvidia-smi` manually; if it hangs, the driver hangs, and only a reboot helps")
+def nvidia_smi_without_answer(facts: EnvironmentFacts) -> Iterator[Found]:
     complaint = facts.accelerators.complaint
     if complaint and not re.search("|".join((_UNREACHABLE, _MISMATCH, _DETACHED, _NONE)), complaint, re.I):
         yield Found(_WHERE, f"nvidia-smi lists no GPU: {complaint}")
 
 
-def _torch_without_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("install a CUDA build of torch: https://pytorch.org/get-started/locally/")
+def torch_without_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
     torch = facts.packages.torch
     if facts.accelerators.present and torch.file and not torch.cuda and not torch.hip:
         version = facts.versions.get("torch") or "(unknown version)"
         yield Found("torch", f"there is an NVIDIA GPU, but torch {version} was built without CUDA: jobs run on the CPU")
 
 
-def _no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
+@note("start the job on a machine with GPUs, or the container with --gpus all", "mmartial/ComfyUI-Nvidia-Docker#57")
+def no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
     accelerators = facts.accelerators
     if facts.packages.torch.cuda and not accelerators.present and not accelerators.complaint:
         if accelerators.kernel_module:
@@ -55,7 +57,11 @@ def _no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(_WHERE, what)
 
 
-def _driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(
+    "update the driver, or install a build of torch for an older CUDA",
+    "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
+)
+def driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
     cuda, driver = facts.packages.torch.cuda, facts.accelerators.driver
     oldest = _OLDEST_DRIVER.get(_major(cuda))
     if driver and oldest and _major(driver) < oldest and not _works(facts):
@@ -63,7 +69,12 @@ def _driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(_WHERE, what)
 
 
-def _architecture(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(
+    "install a build of torch for this GPU: https://pytorch.org/get-started/locally/",
+    "pytorch/pytorch#150733",
+    "Comfy-Org/ComfyUI#16438",
+)
+def gpu_without_kernels(facts: EnvironmentFacts) -> Iterator[Found]:
     built_for = str(facts.packages.torch_probe.fact("import", "architectures") or "").split()
     for gpu in facts.accelerators.gpus if built_for else ():
         if gpu.capability and not _runs(gpu, built_for):
@@ -85,9 +96,10 @@ def _runs(gpu: Gpu, built_for: list[str]) -> bool:
     return False
 
 
-def _cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("run `python -c 'import torch; torch.cuda.init()'` for the full error; reload the driver or reboot")
+def cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Found]:
     probe = facts.packages.torch_probe
-    if not (facts.packages.torch.cuda and facts.accelerators.gpus) or list(_driver_too_old(facts)):
+    if not (facts.packages.torch.cuda and facts.accelerators.gpus) or list(driver_too_old.find(facts)):
         return
     if probe.fact("cuda", "available") is False and _seen(facts):
         warning = str(probe.fact("cuda", "warning") or "")
@@ -96,19 +108,22 @@ def _cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(_WHERE, f"torch cannot use the GPUs: {probe.errors['cuda']}")
 
 
-def _cuda_stops(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("reset the GPUs or reboot: no job can use them until then")
+def cuda_does_not_start(facts: EnvironmentFacts) -> Iterator[Found]:
     probe = facts.packages.torch_probe
     if probe.stopped and probe.at == "cuda":
         yield Found(_WHERE, f"torch.cuda.is_available() does not return: {probe.stopped}")
 
 
-def _hidden(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("unset CUDA_VISIBLE_DEVICES, or list GPUs in it", _VARIABLES)
+def gpus_hidden(facts: EnvironmentFacts) -> Iterator[Found]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     if facts.accelerators.gpus and value is not None and value.strip() in ("", "-1"):
         yield Found("CUDA_VISIBLE_DEVICES", f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs")
 
 
-def _unknown_device(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("use only GPUs that `nvidia-smi -L` lists", _VARIABLES)
+def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     seen, stopped_at = visible(value, facts.accelerators.gpus)
     if facts.accelerators.gpus and stopped_at and value is not None and value.strip() not in ("", "-1"):
@@ -119,25 +134,32 @@ def _unknown_device(facts: EnvironmentFacts) -> Iterator[Found]:
         )
 
 
-def _accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(
+    "unset DS_ACCELERATOR, or set it to one of these",
+    "deepspeed/accelerator/real_accelerator.py of the installed release",
+)
+def accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
     value, known = facts.variables.get("DS_ACCELERATOR"), facts.packages.deepspeed.accelerators
     if value is not None and known and value not in known:
         yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR must be one of {', '.join(known)}, got {value!r}")
 
 
-def _accelerator_cpu(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("unset DS_ACCELERATOR", "deepspeed/accelerator/real_accelerator.py")
+def accelerator_cpu(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("DS_ACCELERATOR") == "cpu" and facts.accelerators.gpus:
         yield Found("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
 
 
-def _memory_in_use(facts: EnvironmentFacts) -> Iterator[Found]:
+@note("run `nvidia-smi` to see which processes use it; one may be left over from a crashed job")
+def gpu_memory_taken(facts: EnvironmentFacts) -> Iterator[Found]:
     for gpu in visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0]:
         if gpu.memory and gpu.used and gpu.used >= _IN_USE * gpu.memory:
             what = f"GPU {gpu.index} has {gpu.used / 1024:.1f} of {gpu.memory / 1024:.1f} GiB in use"
             yield Found(_WHERE, what)
 
 
-def _launch_blocking(facts: EnvironmentFacts) -> Iterator[Found]:
+@note("unset it unless you are debugging a CUDA error", _VARIABLES)
+def launch_blocking(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
         yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
 
@@ -155,131 +177,43 @@ def _major(version: str) -> int:
     return int(head) if head.isdecimal() else 0
 
 
-_VARIABLES = (
-    "https://docs.nvidia.com/cuda/archive/13.4.3/cuda-programming-guide/05-appendices/environment-variables.html"
+@error(
+    "install or load the NVIDIA driver; after a kernel update, rebuild it (dkms) and reboot",
+    "GoogleCloudPlatform/compute-gpu-installation#18",
 )
-RULES = (
-    Rule(
-        id="driver_not_running",
-        level=Level.ERROR,
-        remedy="install or load the NVIDIA driver; after a kernel update, rebuild it (dkms) and reboot",
-        find=_complains(_UNREACHABLE),
-        evidence=("https://github.com/GoogleCloudPlatform/compute-gpu-installation/pull/18",),
+def driver_not_running(facts: EnvironmentFacts) -> Iterator[Found]:
+    return _complains(facts, _UNREACHABLE)
+
+
+@error(
+    (
+        "reboot: the driver was updated, but the old kernel module is still loaded; in a container, use the "
+        "host's libraries (nvidia-container-toolkit)"
     ),
-    Rule(
-        id="driver_and_libraries_differ",
-        level=Level.ERROR,
-        remedy="reboot: the driver was updated, but the old kernel module is still loaded; in a container, use the "
-        "host's libraries (nvidia-container-toolkit)",
-        find=_complains(_MISMATCH),
-        evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/394",),
-    ),
-    Rule(
-        id="gpus_detached_from_container",
-        level=Level.ERROR,
-        remedy="restart the container; `systemctl daemon-reload` on the host detaches the GPUs again, unless "
-        "nvidia-container-toolkit's notice is followed",
-        find=_complains(_DETACHED),
-        evidence=("https://github.com/NVIDIA/nvidia-container-toolkit/issues/48",),
-    ),
-    Rule(
-        id="gpu_lost",
-        level=Level.ERROR,
-        remedy="run `sudo dmesg | grep NVRM` on the host to see why: a GPU has failed, or the container was started "
-        "without GPUs (--gpus all)",
-        find=_complains(_NONE),
-        evidence=(
-            "https://github.com/NVIDIA/nvidia-docker/issues/933",
-            "https://github.com/akash-network/support/issues/209",
-        ),
-    ),
-    Rule(
-        id="nvidia_smi_without_answer",
-        level=Level.WARNING,
-        remedy="run `nvidia-smi` manually; if it hangs, the driver hangs, and only a reboot helps",
-        find=_other_complaint,
-    ),
-    Rule(
-        id="torch_without_cuda",
-        level=Level.ERROR,
-        remedy="install a CUDA build of torch: https://pytorch.org/get-started/locally/",
-        find=_torch_without_cuda,
-    ),
-    Rule(
-        id="no_gpu",
-        level=Level.NOTE,
-        remedy="start the job on a machine with GPUs, or the container with --gpus all",
-        find=_no_gpu,
-        evidence=("https://github.com/mmartial/ComfyUI-Nvidia-Docker/issues/57",),
-    ),
-    Rule(
-        id="driver_too_old",
-        level=Level.ERROR,
-        remedy="update the driver, or install a build of torch for an older CUDA",
-        find=_driver_too_old,
-        evidence=("https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",),
-    ),
-    Rule(
-        id="gpu_without_kernels",
-        level=Level.ERROR,
-        remedy="install a build of torch for this GPU: https://pytorch.org/get-started/locally/",
-        find=_architecture,
-        evidence=(
-            "https://github.com/pytorch/pytorch/issues/150733",
-            "https://github.com/Comfy-Org/ComfyUI/pull/16438",
-        ),
-    ),
-    Rule(
-        id="cuda_unavailable",
-        level=Level.ERROR,
-        remedy="run `python -c 'import torch; torch.cuda.init()'` for the full error; reload the driver or reboot",
-        find=_cuda_unavailable,
-    ),
-    Rule(
-        id="cuda_does_not_start",
-        level=Level.ERROR,
-        remedy="reset the GPUs or reboot: no job can use them until then",
-        find=_cuda_stops,
-    ),
-    Rule(
-        id="gpus_hidden",
-        level=Level.WARNING,
-        remedy="unset CUDA_VISIBLE_DEVICES, or list GPUs in it",
-        find=_hidden,
-        evidence=(_VARIABLES,),
-    ),
-    Rule(
-        id="visible_device_unknown",
-        level=Level.WARNING,
-        remedy="use only GPUs that `nvidia-smi -L` lists",
-        find=_unknown_device,
-        evidence=(_VARIABLES,),
-    ),
-    Rule(
-        id="accelerator_unknown",
-        level=Level.ERROR,
-        remedy="unset DS_ACCELERATOR, or set it to one of these",
-        find=_accelerator_unknown,
-        evidence=("deepspeed/accelerator/real_accelerator.py of the installed release",),
-    ),
-    Rule(
-        id="accelerator_cpu",
-        level=Level.WARNING,
-        remedy="unset DS_ACCELERATOR",
-        find=_accelerator_cpu,
-        evidence=("deepspeed/accelerator/real_accelerator.py",),
-    ),
-    Rule(
-        id="gpu_memory_taken",
-        level=Level.NOTE,
-        remedy="run `nvidia-smi` to see which processes use it; one may be left over from a crashed job",
-        find=_memory_in_use,
-    ),
-    Rule(
-        id="launch_blocking",
-        level=Level.NOTE,
-        remedy="unset it unless you are debugging a CUDA error",
-        find=_launch_blocking,
-        evidence=(_VARIABLES,),
-    ),
+    "NVIDIA/nvidia-container-toolkit#394",
 )
+def driver_and_libraries_differ(facts: EnvironmentFacts) -> Iterator[Found]:
+    return _complains(facts, _MISMATCH)
+
+
+@error(
+    (
+        "restart the container; `systemctl daemon-reload` on the host detaches the GPUs again, unless "
+        "nvidia-container-toolkit's notice is followed"
+    ),
+    "NVIDIA/nvidia-container-toolkit#48",
+)
+def gpus_detached_from_container(facts: EnvironmentFacts) -> Iterator[Found]:
+    return _complains(facts, _DETACHED)
+
+
+@error(
+    (
+        "run `sudo dmesg | grep NVRM` on the host to see why: a GPU has failed, or the container was started "
+        "without GPUs (--gpus all)"
+    ),
+    "NVIDIA/nvidia-docker#933",
+    "akash-network/support#209",
+)
+def gpu_lost(facts: EnvironmentFacts) -> Iterator[Found]:
+    return _complains(facts, _NONE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, note, warning
 from ..facts import EnvironmentFacts
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -12,13 +12,25 @@ _SHM = 512 * _MIB  # DeepSpeed's own report warns below this
 _DISK = _GIB  # enough to compile a few ops
 
 
-def _shm(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(
+    (
+        "start the container with --shm-size=1g or more, or --ipc=host; in Kubernetes, mount an emptyDir with "
+        "medium Memory there"
+    ),
+    "https://docs.nvidia.com/deeplearning/sdk/nccl-archived/nccl_247/nccl-developer-guide/docs/troubleshooting.html",
+    "get_shm_size in deepspeed/env_report.py of 0.19.8",
+)
+def shm_small(facts: EnvironmentFacts) -> Iterator[Found]:
     size = facts.memory.shm
     if size is not None and size < _SHM:
         yield Found("/dev/shm", f"/dev/shm has {size // _MIB} MiB: NCCL and data loader workers need more")
 
 
-def _locked(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(
+    "set `ulimit -l unlimited` (docker run --ulimit memlock=-1; for all users in /etc/security/limits.conf)",
+    "NVIDIA/nccl-tests#206",
+)
+def locked_memory_small(facts: EnvironmentFacts) -> Iterator[Found]:
     locked = facts.memory.locked
     if facts.infiniband and locked is not None and 0 <= locked < (facts.memory.usable or 0) // 2:
         yield Found(
@@ -28,7 +40,11 @@ def _locked(facts: EnvironmentFacts) -> Iterator[Found]:
         )
 
 
-def _container(facts: EnvironmentFacts) -> Iterator[Found]:
+@note(
+    "size offload for this limit, or raise it",
+    "ran: memory.max of a control group compared with psutil.virtual_memory().total",
+)
+def memory_limited(facts: EnvironmentFacts) -> Iterator[Found]:
     total, limit = facts.memory.total, facts.memory.limit
     if total and limit and limit < 0.9 * total:
         yield Found(
@@ -38,43 +54,9 @@ def _container(facts: EnvironmentFacts) -> Iterator[Found]:
         )
 
 
-def _disk(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("free some space, or move TMPDIR and TORCH_EXTENSIONS_DIR to another disk")
+def disk_full(facts: EnvironmentFacts) -> Iterator[Found]:
     disks = {**facts.disks, **({"compiled ops": facts.extensions.disk} if facts.extensions.disk else {})}
     for name, disk in disks.items():
         if disk.free is not None and disk.free < _DISK:
             yield Found("disk", f"{disk.path} ({name}) has {disk.free // _MIB} MiB free")
-
-
-RULES = (
-    Rule(
-        id="shm_small",
-        level=Level.WARNING,
-        remedy="start the container with --shm-size=1g or more, or --ipc=host; in Kubernetes, mount an emptyDir with "
-        "medium Memory there",
-        find=_shm,
-        evidence=(
-            "https://docs.nvidia.com/deeplearning/sdk/nccl-archived/nccl_247/nccl-developer-guide/docs/troubleshooting.html",
-            "get_shm_size in deepspeed/env_report.py of 0.19.8",
-        ),
-    ),
-    Rule(
-        id="locked_memory_small",
-        level=Level.WARNING,
-        remedy="set `ulimit -l unlimited` (docker run --ulimit memlock=-1; for all users in /etc/security/limits.conf)",
-        find=_locked,
-        evidence=("https://github.com/NVIDIA/nccl-tests/issues/206",),
-    ),
-    Rule(
-        id="memory_limited",
-        level=Level.NOTE,
-        remedy="size offload for this limit, or raise it",
-        find=_container,
-        evidence=("ran: memory.max of a control group compared with psutil.virtual_memory().total",),
-    ),
-    Rule(
-        id="disk_full",
-        level=Level.WARNING,
-        remedy="free some space, or move TMPDIR and TORCH_EXTENSIONS_DIR to another disk",
-        find=_disk,
-    ),
-)

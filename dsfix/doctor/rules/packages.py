@@ -4,27 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...outcome import some
+from ...rules import Found, error, warning
 from ..facts import EnvironmentFacts
 
+_REBUILD = "reinstall DeepSpeed to match this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`"
+_BUILDER = "deepspeed/ops/op_builder/builder.py of the installed release: load()"
 
-def _torch_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+
+@error("install torch, or run this with the Python where it is installed")
+def torch_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.versions.get("torch") is None:
         yield Found("torch", f"torch is not installed for {facts.platform.executable}")
 
 
-def _torch_import(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(
+    "reinstall torch; for an undefined symbol of an NVIDIA library, first unset LD_LIBRARY_PATH",
+    "pytorch/pytorch#144244",
+    "infiniflow/ragflow#4466",
+)
+def torch_import_fails(facts: EnvironmentFacts) -> Iterator[Found]:
     failed = facts.packages.torch_probe.failed
     if failed and facts.versions.get("torch") is not None:
         yield Found("torch", f"`import torch` fails: {failed}")
 
 
-def _deepspeed_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("install DeepSpeed, or run this with the Python where it is installed")
+def deepspeed_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.versions.get("deepspeed") is None:
         yield Found("deepspeed", f"DeepSpeed is not installed for {facts.platform.executable}")
 
 
-def _deepspeed_half(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("reinstall it: `pip install --force-reinstall --no-deps deepspeed==VERSION`")
+def deepspeed_half_installed(facts: EnvironmentFacts) -> Iterator[Found]:
     version = facts.versions.get("deepspeed")
     if version is not None and not facts.deepspeed_usable:
         yield Found(
@@ -38,148 +50,65 @@ def _import_error(facts: EnvironmentFacts) -> str:
     return "" if broken else facts.packages.deepspeed_probe.failed
 
 
-def _deepspeed_import(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("run `python -c 'import deepspeed'` for the full traceback")
+def deepspeed_import_fails(facts: EnvironmentFacts) -> Iterator[Found]:
     error, with_dsfix = _import_error(facts), facts.packages.dsfix_probe
     if error and (with_dsfix is None or with_dsfix.failed):
         yield Found("deepspeed", f"`import deepspeed` fails: {error}")
 
 
-def _deepspeed_import_fixed(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("put `import dsfix` on the first line of the script, and start it with torchrun")
+def deepspeed_import_needs_dsfix(facts: EnvironmentFacts) -> Iterator[Found]:
     error, with_dsfix = _import_error(facts), facts.packages.dsfix_probe
     if error and with_dsfix is not None and not with_dsfix.failed:
         yield Found("deepspeed", f"`import deepspeed` fails without `import dsfix` before it: {error}")
 
 
-def _two_records(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("uninstall it until pip finds nothing left, then reinstall it")
+def registered_twice(facts: EnvironmentFacts) -> Iterator[Found]:
     for name, version in facts.packages.versions.items():
         if version and " and " in version:
             yield Found(name, f"{name} is installed twice, as {version}: an installation was interrupted")
 
 
-def _requirement_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("install it; `pip check` lists all conflicts", "the metadata of the installed packages")
+def requirement_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     for unmet in facts.packages.unmet:
         if unmet.found is None:
             yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, which is not installed")
 
 
-def _requirement_version(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("install a version in this range; `pip check` lists all conflicts", "the metadata of the installed packages")
+def requirement_version(facts: EnvironmentFacts) -> Iterator[Found]:
     for unmet in facts.packages.unmet:
         if unmet.found is not None:
             yield Found(unmet.package, f"{unmet.package} requires {unmet.requirement}, but {unmet.found} is installed")
 
 
-def _prebuilt_torch(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(_REBUILD, "daswer123/xtts-webui#111", _BUILDER)
+def ops_built_with_another_torch(facts: EnvironmentFacts) -> Iterator[Found]:
     deepspeed, torch = facts.packages.deepspeed, facts.versions.get("torch")
     built = deepspeed.built_with.get("version", "")
     if deepspeed.prebuilt and torch and built not in ("", "0.0") and built != ".".join(torch.split(".")[:2]):
-        what = f"the ops {_some(deepspeed.prebuilt)} were built with torch {built}, but {torch} is installed"
+        what = f"the ops {some(deepspeed.prebuilt, 4)} were built with torch {built}, but {torch} is installed"
         yield Found("deepspeed", what)
 
 
-def _prebuilt_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(_REBUILD, _BUILDER)
+def ops_built_with_another_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
     deepspeed, cuda = facts.packages.deepspeed, ".".join(facts.packages.torch.cuda.split(".")[:2])
     built = deepspeed.built_with.get("cuda_version", "")
     if deepspeed.prebuilt and cuda and built not in ("", "0.0") and built != cuda:
-        what = f"the ops {_some(deepspeed.prebuilt)} were built with CUDA {built}, but torch was built for CUDA {cuda}"
-        yield Found("deepspeed", what)
+        ops = some(deepspeed.prebuilt, 4)
+        yield Found("deepspeed", f"the ops {ops} were built with CUDA {built}, but torch was built for CUDA {cuda}")
 
 
-def _prebuilt_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+@error("reinstall DeepSpeed with this Python", _BUILDER)
+def built_ops_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     missing = facts.packages.deepspeed.missing
     if missing:
         yield Found(
             "deepspeed",
-            f"the ops {_some(missing)} are recorded as built, but their files for Python {facts.platform.python} are "
+            f"the ops {some(missing, 4)} are recorded as built, but their files for Python {facts.platform.python} are "
             "missing",
         )
-
-
-def _some(ops: tuple[str, ...]) -> str:
-    return ", ".join(ops[:4]) + (f" and {len(ops) - 4} more" if len(ops) > 4 else "")
-
-
-_REBUILD = "reinstall DeepSpeed to match this torch: `pip install --no-cache-dir --force-reinstall --no-deps …`"
-_BUILDER = "deepspeed/ops/op_builder/builder.py of the installed release: load()"
-RULES = (
-    Rule(
-        id="torch_missing",
-        level=Level.ERROR,
-        remedy="install torch, or run this with the Python where it is installed",
-        find=_torch_missing,
-    ),
-    Rule(
-        id="torch_import_fails",
-        level=Level.ERROR,
-        remedy="reinstall torch; for an undefined symbol of an NVIDIA library, first unset LD_LIBRARY_PATH",
-        find=_torch_import,
-        evidence=(
-            "https://github.com/pytorch/pytorch/issues/144244",
-            "https://github.com/infiniflow/ragflow/issues/4466",
-        ),
-    ),
-    Rule(
-        id="deepspeed_missing",
-        level=Level.ERROR,
-        remedy="install DeepSpeed, or run this with the Python where it is installed",
-        find=_deepspeed_missing,
-    ),
-    Rule(
-        id="deepspeed_half_installed",
-        level=Level.ERROR,
-        remedy="reinstall it: `pip install --force-reinstall --no-deps deepspeed==VERSION`",
-        find=_deepspeed_half,
-    ),
-    Rule(
-        id="deepspeed_import_fails",
-        level=Level.ERROR,
-        remedy="run `python -c 'import deepspeed'` for the full traceback",
-        find=_deepspeed_import,
-    ),
-    Rule(
-        id="deepspeed_import_needs_dsfix",
-        level=Level.ERROR,
-        remedy="put `import dsfix` on the first line of the script, and start it with torchrun",
-        find=_deepspeed_import_fixed,
-    ),
-    Rule(
-        id="registered_twice",
-        level=Level.WARNING,
-        remedy="uninstall it until pip finds nothing left, then reinstall it",
-        find=_two_records,
-    ),
-    Rule(
-        id="requirement_missing",
-        level=Level.WARNING,
-        remedy="install it; `pip check` lists all conflicts",
-        find=_requirement_missing,
-        evidence=("the metadata of the installed packages",),
-    ),
-    Rule(
-        id="requirement_version",
-        level=Level.WARNING,
-        remedy="install a version in this range; `pip check` lists all conflicts",
-        find=_requirement_version,
-        evidence=("the metadata of the installed packages",),
-    ),
-    Rule(
-        id="ops_built_with_another_torch",
-        level=Level.ERROR,
-        remedy=_REBUILD,
-        find=_prebuilt_torch,
-        evidence=("https://github.com/daswer123/xtts-webui/issues/111", _BUILDER),
-    ),
-    Rule(
-        id="ops_built_with_another_cuda",
-        level=Level.ERROR,
-        remedy=_REBUILD,
-        find=_prebuilt_cuda,
-        evidence=(_BUILDER,),
-    ),
-    Rule(
-        id="built_ops_missing",
-        level=Level.ERROR,
-        remedy="reinstall DeepSpeed with this Python",
-        find=_prebuilt_missing,
-        evidence=(_BUILDER,),
-    ),
-)

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, note
 from ..facts import EnvironmentFacts
 
 
-def _wsl1(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(
+    "convert the distribution in Windows: `wsl --set-version NAME 2`",
+    "https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",
+)
+def wsl1_has_no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.platform.wsl == 1:
         yield Found("platform", "this is WSL 1, which does not support GPUs")
 
 
-def _pinned_memory(facts: EnvironmentFacts) -> Iterator[Found]:
+@note(
+    'set "pin_memory": false in offload_optimizer and offload_param, or give WSL more memory in .wslconfig',
+    "#2977",
+    "microsoft/WSL#8447",
+)
+def wsl2_pinned_memory(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.platform.wsl == 2 and facts.accelerators.present:
         yield Found(
             "platform",
             "this is WSL 2, which limits pinned memory: offload with pin_memory fails with "
             "`CUDA error: out of memory` although memory is free",
         )
-
-
-RULES = (
-    Rule(
-        id="wsl1_has_no_gpu",
-        level=Level.ERROR,
-        remedy="convert the distribution in Windows: `wsl --set-version NAME 2`",
-        find=_wsl1,
-        evidence=("https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",),
-    ),
-    Rule(
-        id="wsl2_pinned_memory",
-        level=Level.NOTE,
-        remedy='set "pin_memory": false in offload_optimizer and offload_param, or give WSL more memory in .wslconfig',
-        find=_pinned_memory,
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/issues/2977",
-            "https://github.com/microsoft/WSL/issues/8447",
-        ),
-    ),
-)

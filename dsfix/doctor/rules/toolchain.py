@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from packaging.version import InvalidVersion, Version
 
-from ...rules import Found, Level, Rule
+from ...rules import Found, error, warning
 from ..facts import EnvironmentFacts
 
 _WHERE = "compiling ops"
@@ -18,20 +18,27 @@ def _needed(facts: EnvironmentFacts) -> bool:
     return facts.deepspeed_usable
 
 
-def _cpp_extension(facts: EnvironmentFacts) -> Iterator[Found]:
+@error(
+    'install setuptools (`pip install "setuptools<80"` if pkg_resources is missing)',
+    "flashinfer-ai/flashinfer#319",
+    "nerfstudio-project/gsplat#899",
+)
+def cpp_extension_broken(facts: EnvironmentFacts) -> Iterator[Found]:
     error = facts.packages.torch_probe.errors.get("cpp_extension", "")
     if error:
         yield Found(_WHERE, f"`import torch.utils.cpp_extension`, which DeepSpeed needs, fails: {error}")
 
 
-def _ninja(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("`pip install ninja`, and put the environment's bin directory on PATH", "#1687")
+def ninja_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.ninja:
         installed = facts.versions.get("ninja")
         why = f": ninja {installed} is installed, but its directory is not on PATH" if installed else ""
         yield Found(_WHERE, f"`ninja --version` fails{why}; compiling ops fails with `Ninja is required`")
 
 
-def _compiler(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("install g++ (Debian, Ubuntu: `apt install g++`), or set CXX", "#3410")
+def compiler_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.compiler_version:
         yield Found(_WHERE, f"no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
 
@@ -41,12 +48,18 @@ def _complaint(facts: EnvironmentFacts, program: str) -> str:
     return complaints[0] if complaints else "none is on PATH"
 
 
-def _headers(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning("install them (Debian, Ubuntu: `apt install python3-dev`)", "#3223")
+def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if _needed(facts) and not facts.toolchain.python_headers:
         yield Found(_WHERE, f"the headers of Python {facts.platform.python} (Python.h) are not installed")
 
 
-def _cuda_home(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(
+    "install the CUDA toolkit that torch was built for, and set CUDA_HOME to it",
+    "#7452",
+    patches=("op_probe_breaks_import",),
+)
+def cuda_toolkit_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     if not (_needed(facts) and facts.packages.torch.cuda and facts.accelerators.present) or facts.toolchain.nvcc:
         return
     home = facts.toolchain.cuda_home
@@ -54,7 +67,12 @@ def _cuda_home(facts: EnvironmentFacts) -> Iterator[Found]:
     yield Found(_WHERE, f"{what}: GPU ops such as FusedAdam cannot be compiled")
 
 
-def _mismatch(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(
+    "set CUDA_HOME to the toolkit that torch was built for, or DS_SKIP_CUDA_CHECK=1 at your own risk",
+    "#3223",
+    affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are prebuilt
+)
+def cuda_toolkit_of_another_version(facts: EnvironmentFacts) -> Iterator[Found]:
     nvcc, cuda = facts.toolchain.nvcc, ".".join(facts.packages.torch.cuda.split(".")[:2])
     if (
         not (nvcc and cuda and facts.accelerators.present)
@@ -71,7 +89,11 @@ def _mismatch(facts: EnvironmentFacts) -> Iterator[Found]:
         )
 
 
-def _compiler_too_new(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(
+    "install an older g++ and set CXX to it, or install a newer CUDA toolkit",
+    "CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",
+)
+def compiler_too_new_for_nvcc(facts: EnvironmentFacts) -> Iterator[Found]:
     tools = facts.toolchain
     below = (facts.packages.torch_probe.fact("cpp_extension", "gcc_below") or {}).get(tools.nvcc)
     if not (below and tools.gcc and facts.packages.torch.cuda and facts.accelerators.present):
@@ -85,79 +107,16 @@ def _compiler_too_new(facts: EnvironmentFacts) -> Iterator[Found]:
         yield Found(_WHERE, what)
 
 
-def _numactl(facts: EnvironmentFacts) -> Iterator[Found]:
+@warning(
+    "install numactl, or set LOCAL_SIZE to the number of ranks per machine",
+    "#6565",
+    "ran: get_accelerator().device_count() on 0.12.6, 0.13.5, 0.14.2, 0.15.4 (fails) and 0.16.0 (does not)",
+    affects={"deepspeed": ">=0.12.0,<0.16.0"},
+)
+def numactl_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     on_cpu = facts.variables.get("DS_ACCELERATOR") == "cpu" or not (
         facts.accelerators.present or facts.accelerators.others
     )
     sized = re.fullmatch(r"[1-9]\d*", facts.variables.get("LOCAL_SIZE", ""))
     if _needed(facts) and on_cpu and not sized and not facts.toolchain.numactl:
         yield Found("numactl", "on the CPU, this DeepSpeed counts devices with numactl, which is not installed")
-
-
-RULES = (
-    Rule(
-        id="cpp_extension_broken",
-        level=Level.ERROR,
-        remedy='install setuptools (`pip install "setuptools<80"` if pkg_resources is missing)',
-        find=_cpp_extension,
-        evidence=(
-            "https://github.com/flashinfer-ai/flashinfer/pull/319",
-            "https://github.com/nerfstudio-project/gsplat/pull/899",
-        ),
-    ),
-    Rule(
-        id="ninja_missing",
-        level=Level.WARNING,
-        remedy="`pip install ninja`, and put the environment's bin directory on PATH",
-        find=_ninja,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/1687",),
-    ),
-    Rule(
-        id="compiler_missing",
-        level=Level.WARNING,
-        remedy="install g++ (Debian, Ubuntu: `apt install g++`), or set CXX",
-        find=_compiler,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3410",),
-    ),
-    Rule(
-        id="python_headers_missing",
-        level=Level.WARNING,
-        remedy="install them (Debian, Ubuntu: `apt install python3-dev`)",
-        find=_headers,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
-    ),
-    Rule(
-        id="cuda_toolkit_missing",
-        level=Level.WARNING,
-        remedy="install the CUDA toolkit that torch was built for, and set CUDA_HOME to it",
-        find=_cuda_home,
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/7452",),
-        patches=("op_probe_breaks_import",),
-    ),
-    Rule(
-        id="cuda_toolkit_of_another_version",
-        level=Level.WARNING,
-        remedy="set CUDA_HOME to the toolkit that torch was built for, or DS_SKIP_CUDA_CHECK=1 at your own risk",
-        find=_mismatch,
-        affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are prebuilt
-        evidence=("https://github.com/deepspeedai/DeepSpeed/issues/3223",),
-    ),
-    Rule(
-        id="compiler_too_new_for_nvcc",
-        level=Level.WARNING,
-        remedy="install an older g++ and set CXX to it, or install a newer CUDA toolkit",
-        find=_compiler_too_new,
-        evidence=("CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",),
-    ),
-    Rule(
-        id="numactl_missing",
-        level=Level.WARNING,
-        remedy="install numactl, or set LOCAL_SIZE to the number of ranks per machine",
-        find=_numactl,
-        affects={"deepspeed": ">=0.12.0,<0.16.0"},
-        evidence=(
-            "https://github.com/deepspeedai/DeepSpeed/issues/6565",
-            "ran: get_accelerator().device_count() on 0.12.6, 0.13.5, 0.14.2, 0.15.4 (fails) and 0.16.0 (does not)",
-        ),
-    ),
-)

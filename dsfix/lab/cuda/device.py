@@ -92,7 +92,6 @@ def install(native: types.ModuleType) -> None:
 
 
 def rebind(module: types.ModuleType, replacements: dict[str, Any]) -> None:
-    """Replaces the names that `module` imported."""
     for name, replacement in replacements.items():
         if hasattr(module, name):
             setattr(module, name, replacement)

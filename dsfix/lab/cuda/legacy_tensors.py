@@ -24,7 +24,6 @@ _DTYPES = {
 
 
 def install(native: types.ModuleType) -> None:
-    """Adds the tensor types to torch.cuda."""
 
     class TensorType(type):
         dtype: torch.dtype

@@ -9,7 +9,7 @@ import sys
 from types import ModuleType
 
 from dsfix.lab.cuda.compiling import LIBRARY, library
-from dsfix.lab.cuda.races import Race, races_of
+from dsfix.lab.cuda.races import described
 from dsfix.lab.cuda.schedule import Schedule, of_environment
 from dsfix.lab.distributions import hide_triton, torch_build
 from dsfix.lab.errors import LabUnavailable
@@ -19,13 +19,12 @@ _followed: list[Schedule] = []
 
 
 def loaded() -> bool:
-    """Whether the emulated device is loaded in this process."""
     return bool(_loaded)
 
 
-def races() -> list[Race]:
+def races() -> list[str]:
     """The races that were seen in this process so far; none unless they are looked for."""
-    return races_of(_loaded[0].races()) if _loaded else []
+    return described(_loaded[0].races()) if _loaded else []
 
 
 def follow(schedule: Schedule) -> None:

@@ -162,42 +162,23 @@ class Case:
                 (directory / each.name).symlink_to(each)
         return directory
 
-    def diff(self, *ids: str) -> str:
-        """The output of `dsfix diff` for these patches."""
-        return str(self._dsfix("diff", "-m", "dsfix", "diff", *ids, "--json")["diff"])
-
-    def told(self, *ids: str) -> dict[str, str]:
-        """As `edited`, with what the edits tell."""
-        return self._dsfix("edits that tell", str(Path(__file__).with_name("told.py")), *ids)
-
-    def _dsfix(self, what: str, *arguments: str) -> dict[str, Any]:
-        """What a process with the case's DeepSpeed, which does not import it, prints as JSON."""
+    def edited(self, *ids: str, telling: bool) -> dict[str, str]:
+        """module -> its text with the edits of the patches, as `dsfix diff` shows it or with what they tell."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
         environment["PYTHONPATH"] = os.pathsep.join(
             [*map(str, (*self.front, self.root)), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
-        environment["DSFIX_ONLY"] = ",".join(self.catalogue.keys() & set(arguments))
+        environment["DSFIX_ONLY"] = ",".join(ids)
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, str(Path(__file__).with_name("edits.py")), *ids],
             env=environment,
             cwd=self.machine.scratch,
             capture_output=True,
             text=True,
             check=False,
         )
-        self.expect(done.returncode == 0, f"{what} ended with {done.returncode}: {done.stdout}{done.stderr}")
-        return dict(json.loads(done.stdout))
-
-    def edited(self, *ids: str) -> dict[str, str]:
-        """module -> its text with the edits of the patches, for every module that they edit."""
-        parts = {part.split("\n", 1)[0]: f"--- a/{part}" for part in ("\n" + self.diff(*ids)).split("\n--- a/")[1:]}
-        texts = {}
-        for module in dict.fromkeys(m for each in ids for m in self.catalogue[each].patch.modules):
-            root, path = self.file(module)
-            if path in parts:
-                texts[module] = copies.patched(root, parts.pop(path))[path]
-        self.expect(not parts, f"`dsfix diff` changes files without edits: {', '.join(parts)}")
-        return texts
+        self.expect(done.returncode == 0, f"the edits ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return {module: texts[telling] for module, texts in json.loads(done.stdout).items()}
 
 
 def declared(patch: Patch) -> list[dict[str, str]]:

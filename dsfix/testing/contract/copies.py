@@ -1,8 +1,7 @@
-"""Modified copies of an installed package, and applying a diff to a file."""
+"""Modified copies of an installed package."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,32 +24,3 @@ def _mirror(directory: Path, original: Path, changed: Mapping[tuple[str, ...], s
             _mirror(directory / name, original / name, below)
         else:
             (directory / name).symlink_to(original / name)
-
-
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@")
-
-
-def patched(root: Path, diff: str) -> dict[str, str]:
-    """path -> new text of every file that a unified diff changes."""
-    found: dict[str, list[str]] = {}
-    path, shift, at = "", 0, 0
-    for line in diff.splitlines():
-        hunk = _HUNK.match(line)
-        if line.startswith("--- a/"):
-            path, shift = line[6:], 0
-            found[path] = (root / path).read_text(encoding="utf-8").split("\n")
-        elif line.startswith("+++ "):
-            continue
-        elif hunk:
-            at = int(hunk[1]) - (hunk[2] != "0") + shift
-        elif line.startswith("+"):
-            found[path].insert(at, line[1:])
-            at, shift = at + 1, shift + 1
-        elif line.startswith("-"):
-            assert found[path][at] == line[1:], f"the diff does not fit {path}:{at + 1}"
-            del found[path][at]
-            shift -= 1
-        else:
-            assert found[path][at] == line[1:], f"the diff does not fit {path}:{at + 1}"
-            at += 1
-    return {path: "\n".join(lines) for path, lines in found.items()}

@@ -27,12 +27,10 @@ def anchor_twice(path: Path, edit: Edit) -> str:
 
 
 def anchor_gone(path: Path, edit: Edit) -> str:
-    """The file without the anchor."""
     return _without(path, _places(path, edit))
 
 
 def evidence_gone(path: Path, evidence: Source) -> str:
-    """The file without the evidence."""
     places: list[Place] = []
     for tree in _trees(path, evidence.qualname):
         places += anchors.occurrences(tree, evidence.code)

@@ -203,7 +203,7 @@ for right in (True, False):  # what is wrong may leave races behind, in memory t
         torch.cuda.synchronize()
         seen[f"{program.__name__} {'right' if right else 'wrong'}"] = {
             "ok": computed == expected,
-            "races": [str(race) for race in races()[before:]],
+            "races": races()[before:],
         }
 json.dump(seen, sys.stdout)
 lab.close()

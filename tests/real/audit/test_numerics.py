@@ -11,9 +11,8 @@ torch = pytest.importorskip("torch")
 from dsfix.audit import learning_rates, model, muon, reference  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
 from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
-from dsfix.audit.plan import Plan  # noqa: E402
+from dsfix.audit.plan import Plan, Unsupported  # noqa: E402
 from dsfix.audit.record import Record, Step  # noqa: E402
-from dsfix.audit.unsupported import Unsupported  # noqa: E402
 
 
 def config(precision="fp32", clip=1.0, **more):
@@ -87,13 +86,6 @@ def test_plain_pytorch_agrees_with_itself(precision, plan):
     found = compare(plan, trained(plan, reference.DTYPES[precision]))
     assert not found.differences
     assert found.comparisons > 300
-
-
-def test_the_free_reference_is_plain_pytorch():
-    free, seen = reference.train(PLAN), trained(PLAN)
-    for one, other in zip(free.steps, seen.steps):
-        assert one.loss == pytest.approx(other.loss, rel=1e-4)
-        assert one.norm == pytest.approx(other.norm, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -71,7 +71,6 @@ class Process:
         )
 
     def remember(self) -> None:
-        """Remembers the objects at the targets."""
         self.remembered = {describe.place(**each): self._objects(each) for each in self.changes}
 
     def compare(self) -> None:
@@ -112,7 +111,6 @@ class Process:
         sys.modules["dsfix"].revert(patch_id)
 
     def loaded(self) -> None:
-        """Records all modules that the server has imported."""
         self.done.append(sorted(sys.modules))
 
     def reload(self, name: str) -> None:
@@ -125,7 +123,6 @@ class Process:
             self.done.append("")
 
     def forget(self) -> None:
-        """Removes all modules of dsfix from sys.modules."""
         for name in [n for n in sys.modules if n.partition(".")[0] == "dsfix"]:
             del sys.modules[name]
 

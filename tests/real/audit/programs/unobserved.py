@@ -26,7 +26,7 @@ with Lab("cuda") as lab:
                 observer.start()
             losses.append(trainer.step(engine, number))
             if observed:
-                observer.step(losses[-1])
+                observer.state(losses[-1])
         if observed:
             observer.close()
         results.append((losses, lab.parameters(engine)))

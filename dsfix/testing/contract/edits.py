@@ -1,4 +1,4 @@
-"""``python told.py ID...``: module -> text with the edits of these patches and what they tell, as the engine has it.
+"""``python edits.py ID...``: module -> text with the edits of these patches, for `dsfix diff` and as the engine has it.
 
 `dsfix diff` leaves out what is told. Runs with the DeepSpeed to edit on PYTHONPATH; prints JSON.
 """
@@ -18,9 +18,15 @@ from dsfix.patch import Edit
 
 def main() -> None:
     changes = [(each, change) for each in sorted(sys.argv[1:]) for change in catalogue()[each].patch.changes]
-    pairs = [pair for each, change in changes if isinstance(change, Edit) for pair in _told(each, change)]
-    modules = dict.fromkeys(edit.module for edit, _ in pairs)
-    print(json.dumps({name: edited(each for each in pairs if each[0].module == name)[2] for name in modules}))
+    edits = [(each, change) for each, change in changes if isinstance(change, Edit)]
+    written = [(edit, edit.written) for _, edit in edits]
+    told = [pair for each in edits for pair in _told(*each)]
+    modules = dict.fromkeys(edit.module for _, edit in edits)
+    print(json.dumps({name: [_text(name, written), _text(name, told)] for name in modules}))
+
+
+def _text(module: str, pairs: list[tuple[Edit, str]]) -> str:
+    return edited(each for each in pairs if each[0].module == module)[2]
 
 
 def _told(patch_id: str, edit: Edit) -> Iterator[tuple[Edit, str]]:
