@@ -77,6 +77,8 @@ def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch = lab.torch
     deepspeed = lab.deepspeed
+    from ..moe._experts import run_eagerly
+
     try:
         from deepspeed.runtime.zero.muon.original_muon import (
             muon_update,
@@ -85,7 +87,7 @@ def reproduce(lab: Lab) -> str:
         raise CannotTell(f"deepspeed {deepspeed.__version__} has no Muon") from None
 
     largest_difference = lab.reference.largest_difference
-    torch.compiler.set_stance("force_eager")  # later releases compile the update
+    run_eagerly()  # later releases compile the update
     batches = [[lab.models.regression_batch(rank, step, width=_WIDTH)[0] for step in range(2)] for rank in range(2)]
     torch.manual_seed(0)
     model = torch.nn.Linear(_WIDTH, _WIDTH, bias=False)

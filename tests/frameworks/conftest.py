@@ -46,15 +46,19 @@ def _server():
 @pytest.fixture
 def ranks(_server, tmp_path_factory):
     """Runs a command on two ranks; keywords are more environment variables. Returns whether they ended well, and what
-    the first one printed."""
+    rank 0 printed; after a failure also which rank failed, and what it printed."""
 
     def call(command, **variables):
         directory = tmp_path_factory.mktemp("ranks")
         script, *arguments = command.split()
         job = [[str(ROOT / script), *arguments], variables, str(directory)]
         print(json.dumps(job), file=_server.stdin, flush=True)
-        well = json.loads(_server.stdout.readline())
-        return well, directory.joinpath("0").read_text(encoding="utf-8", errors="replace")
+        failed = json.loads(_server.stdout.readline())
+        printed = [directory.joinpath(str(rank)).read_text(encoding="utf-8", errors="replace") for rank in (0, 1)]
+        if failed is None:
+            return True, printed[0]
+        rank, status = failed
+        return False, f"{printed[0]}\nrank {rank} ended with status {status}\n{printed[1] if rank else ''}"
 
     return call
 

@@ -52,10 +52,10 @@ def test_what_dsfix_says_of_a_job_is_so_and_is_on_the_page(command, ranks, whole
         pytest.skip("only with --whole")
     said = [line for line in page if not line.startswith("nothing")]
 
-    well, plain = ranks(f"{command} --plain", DSFIX_DISABLE="1")
+    # torch may abort as such a job ends (https://github.com/pytorch/pytorch/issues/190489): its status says nothing
+    _, plain = ranks(f"{command} --plain", DSFIX_DISABLE="1")
     expected = numbers(plain)
-    assert well, plain[-6000:]
-    assert len(expected) >= 3
+    assert len(expected) >= 3, plain[-6000:]
 
     well, patched = ranks(command)
     assert well, patched[-6000:]

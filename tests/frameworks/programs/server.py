@@ -1,7 +1,8 @@
 """Has two ranks run a script for each line of standard input, after the frameworks are imported once for all of them.
 
 A line has ["script", "argument", …], {"variable": "value"} and the directory where the ranks run and write what they
-print, to the files 0 and 1. The answer is whether both ended with status 0.
+print, to the files 0 and 1. The answer is null if both ended with status 0, else the number of the first that did not,
+and its status.
 """
 
 import atexit
@@ -37,13 +38,14 @@ def work(rank, port, command, variables, directory):
 
 
 def ranks_of(*job):
-    """Whether all ranks ended well; the first that does not ends the others."""
+    """The first rank that does not end well, which ends the others, and its status; None if all end well."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    ranks = set()
+    ranks = {}
     for rank in range(RANKS):
-        ranks.add(pid := os.fork())
+        pid = os.fork()
+        ranks[pid] = rank
         if pid == 0:
             status = 1
             with contextlib.suppress(BaseException):
@@ -55,15 +57,15 @@ def ranks_of(*job):
                 atexit._run_exitfuncs()
                 sys.stdout.flush()
             os._exit(status)
-    well = True
+    failed = None
     while ranks:
         pid, status = os.wait()
-        ranks.discard(pid)
-        if status and well:
-            well = False
+        rank = ranks.pop(pid)
+        if status and failed is None:
+            failed = rank, os.waitstatus_to_exitcode(status)
             for each in ranks:
                 os.kill(each, signal.SIGKILL)
-    return well
+    return failed
 
 
 with os.fdopen(os.dup(1), "w") as answers:
