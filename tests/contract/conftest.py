@@ -17,13 +17,13 @@ from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import started
 
-_ONE_IN, _ONE_PAIR_IN = 192, 24
+_ONE_IN, _ONE_PAIR_IN = 192, 48
 
 
 def pytest_collection_modifyitems(config, items):
     """Without --whole: each check on one patch in 192, different ones per check, as a bug of the engine shows on any.
 
-    All patches at once: on one release. Pairs: one in 24, only together; `matrix edges` runs each alone.
+    All patches at once: on one release. Pairs: one in 48, only together; `matrix edges` runs each alone.
     """
     if config.getoption("whole"):
         return
