@@ -54,8 +54,9 @@ def updated(text: str, releases: table.Table) -> str:
 
 def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
     first, *others = releases.environments.values()
+    install, tests = "python tests/install_deepspeed.py ds-", "pytest -n logical --dist loadfile tests/release"
     sampled = [each.deepspeed for each in releases.releases if each.sampled]
-    yield "sampled releases", [f"ds-{{{','.join(sampled)}}}"]
+    yield "sampled releases", [line for each in sampled for line in (install + each, tests)]
     yield "versions", _versions(first)
     yield "columns", list(_columns(first, [each for each in others if each.name == f"torch-{each.torch}"]))
     yield "all releases", [f"[testenv:{','.join(ranges('ds-', (each.version for each in releases.releases)))}]"]

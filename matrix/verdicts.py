@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
@@ -40,8 +40,13 @@ def main() -> None:
     versions.NEWEST_PROVEN = Version("9999")  # a release that is being proven is not newer than proven
     proven.PATH = Path(os.devnull)  # what an earlier proof has found is not taken as found
     entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
-    with hidden_number() as hide:
-        answer = {entry.id: verdicts(entry, hide) for entry in entries}
+    answer = {entry.id: by_number(entry) for entry in entries}
+    with hidden_number():
+        for entry in entries:
+            begun = time.perf_counter()
+            source = verdict(entry)
+            answer[entry.id]["source"] = [source.outcome.value, source.reason]
+            answer[entry.id]["seconds"] += time.perf_counter() - begun
     applied = [entry for entry in entries if answer[entry.id]["number"][0] == Outcome.PENDING.value]
     for patch_id, fault in shared_faults(applied):
         answer[patch_id]["faults"].append(fault)
@@ -49,19 +54,14 @@ def main() -> None:
     print(json.dumps({"imported": imported, "patches": answer}))
 
 
-def verdicts(entry: registry.Entry, hide: Callable[[bool], None]) -> dict[str, Any]:
-    """The verdicts by version number and by source, (outcome, reason) each; why changes cannot be made."""
+def by_number(entry: registry.Entry) -> dict[str, Any]:
+    """The verdict by version number, (outcome, reason), and why changes cannot be made."""
     begun = time.perf_counter()
-    hide(False)
     number = verdict(entry)
     pending = number.outcome is Outcome.PENDING
-    found = list(faults(entry.id, entry.patch)) if pending else []
-    hide(True)
-    source = verdict(entry)
     return {
         "number": [number.outcome.value, number.reason],
-        "source": [source.outcome.value, source.reason],
-        "faults": found,
+        "faults": list(faults(entry.id, entry.patch)) if pending else [],
         "fingerprint": verdict_of.fingerprint(*verdict_of.looked_at(entry.patch)) if pending else "",
         "seconds": time.perf_counter() - begun,
     }
@@ -73,8 +73,8 @@ def verdict(entry: registry.Entry) -> verdict_of.Verdict:
 
 
 @contextmanager
-def hidden_number() -> Iterator[Callable[[bool], None]]:
-    """Yields hide(bool), which hides DeepSpeed's version number or shows it again."""
+def hidden_number() -> Iterator[None]:
+    """Hides DeepSpeed's version number."""
     with tempfile.TemporaryDirectory() as directory:
         record = Path(directory, "deepspeed-0.dist-info")
         record.mkdir()
@@ -83,15 +83,11 @@ def hidden_number() -> Iterator[Callable[[bool], None]]:
         # as of an editable install of what is imported
         link = {"url": home.as_uri(), "dir_info": {"editable": True}}
         (record / "direct_url.json").write_text(json.dumps(link), encoding="utf-8")
-
-        def hide(hidden: bool) -> None:
-            if directory in sys.path:
-                sys.path.remove(directory)
-            if hidden:
-                sys.path.insert(0, directory)
-            versions.installed.cache_clear()
-
-        yield hide
+        sys.path.insert(0, directory)
+        versions.installed.cache_clear()
+        yield
+        sys.path.remove(directory)
+        versions.installed.cache_clear()
 
 
 def faults(patch_id: str, patch: Patch) -> Iterator[str]:
@@ -154,7 +150,7 @@ def original(block: FunctionSource, qualname: str) -> CodeType:
     raise Refused(Outcome.DRIFTED, f"{block.path} compiles to no {qualname} at line {block.first}")
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def compiled(path: str) -> CodeType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,27 @@ importlib.import_module("matrix")  # removes the checkout from sys.path again
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ("tests.stand_ins", "tests.stand_in_release")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--whole", action="store_true", help="what takes long, whole: contract, launchers, frameworks")
+    parser.addoption("--one-in", type=int, default=1, metavar="N", help="only one test in N, others on the next Python")
+
+
+def pytest_collection_modifyitems(config, items):
+    def left_out(item):
+        return (zlib.crc32(item.nodeid.encode()) + sys.version_info.minor) % config.getoption("--one-in")
+
+    left = [item for item in items if left_out(item)]
+    items[:] = [item for item in items if not left_out(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture(scope="session")
+def whole(request):
+    """Whether --whole was given."""
+    return request.config.getoption("--whole")
 
 
 @pytest.fixture(scope="session", autouse=True)

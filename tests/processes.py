@@ -1,7 +1,9 @@
 """Processes that tests start."""
 
+import contextlib
 import os
 import subprocess
+from pathlib import Path
 
 
 def ended(command, cwd, env, **options):
@@ -14,3 +16,21 @@ def without_dsfix(**variables):
     """The variables of this process but those of dsfix, and these."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
     return {**inherited, **variables}
+
+
+@contextlib.contextmanager
+def forked(device="cuda"):
+    """Yields what makes a script and its arguments a command: a process forked from one that has imported torch.
+
+    It needs the variables of `to_fork`.
+    """
+    from dsfix.audit.trial import ranks  # not installed in the environment `package`
+
+    with ranks(device) as command:
+        yield lambda script, *arguments: [*command("script"), *map(str, (script, *arguments))]
+
+
+def to_fork(**variables):
+    """These variables, and what a forked process needs."""
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent / "forked"), os.environ.get("PYTHONPATH")]))
+    return {**variables, "PYTHONPATH": path}

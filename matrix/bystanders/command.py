@@ -35,7 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also disable, one by one, each patch that applies here and is not judged in another record",
     )
     run.add_argument(
-        "--pinned", action="store_true", help="only the first pinned setting of each scenario; nothing is recorded"
+        "--pinned",
+        nargs="?",
+        type=runner.jobs,
+        const=1,
+        metavar="N",
+        help="only the first pinned setting of each scenario, or of one scenario in N and all that show known harm; "
+        "nothing is recorded",
     )
     run.add_argument("--again", action="store_true", help="run jobs that are in the record again")
     run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
@@ -66,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         record.jobs = {each: run for each, run in record.jobs.items() if each in ids}
         asked = [job for job in every if not options.scenario or job.scenario.name in options.scenario]
         if options.pinned:
-            asked = space.samples(asked)
+            asked = space.sparse(space.samples(asked), options.pinned)
         chosen = [job for job in asked if options.again or options.pinned or record.current(job) is None]
         print(f"deepspeed {name}: {len(chosen)} of {len(asked)} jobs, {options.jobs} at a time", flush=True)
         with Trials(name) as trials:

@@ -106,7 +106,8 @@ PARTS: Mapping[str, frozenset[str]] = {
     "0.18.6": frozenset(("block_three_times", "evaluated_between", "pairs", "recurrent", "usual")),
 }
 
-#: Families whose scripts are run on WHOLE alone, where they bind themselves to no other release.
+#: Families made of jobs that a patch has once harmed: their scripts are run on WHOLE alone, where they bind themselves
+#: to no other release.
 ON_WHOLE = frozenset(("custom_optimizers", "graphs", "lifetimes", "one_rank_more", "read_without_dsfix"))
 
 Setting = Mapping[str, str]
@@ -186,6 +187,19 @@ def samples(every: Sequence[Job]) -> list[Job]:
     """The first pinned job of each scenario that pins any."""
     pinned = {job.scenario.name: job for job in reversed(every) if job.pinned}
     return [job for job in every if pinned.get(job.scenario.name) is job]
+
+
+def sparse(every: Sequence[Job], one_in: int) -> list[Job]:
+    """One in `one_in` of each family's jobs, at least one and always the same; all of those that show known harm."""
+
+    def place(job: Job) -> str:
+        return hashlib.sha256(job.id.encode()).hexdigest()
+
+    kept: set[str] = set()
+    for family in {job.scenario.family for job in every}:
+        jobs = sorted((job for job in every if job.scenario.family == family), key=place)
+        kept.update(job.id for job in (jobs if family in ON_WHOLE else jobs[::one_in]))
+    return [job for job in every if job.id in kept]
 
 
 def _jobs(each: Scenario) -> Iterator[Job]:

@@ -41,14 +41,13 @@ with Lab(sys.argv[1]) as lab:
 """
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def results(request, emulated, has_deepspeed):
-    """The results of all ranks, by kind of device."""
+@pytest.fixture(scope="module")
+def results(emulated, has_deepspeed):
+    """The results of two ranks, by kind of device."""
 
     def run(device):
-        command = [sys.executable, "-c", TRAIN, device]
-        ranks = launch(command, ranks=request.param, timeout=240)
-        assert [r.returncode for r in ranks] == [0] * request.param, ranks[0].stderr
+        ranks = launch([sys.executable, "-c", TRAIN, device], ranks=2, timeout=240)
+        assert [r.returncode for r in ranks] == [0, 0], ranks[0].stderr
         return [json.loads(r.stdout.splitlines()[-1]) for r in ranks]
 
     return {"cuda": run("cuda"), "cpu": run("cpu")}

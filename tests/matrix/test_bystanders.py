@@ -118,6 +118,15 @@ class TestSpace:
             assert set(names) == {name for name, each in scenario.load().items() if not space.bound(each)}
             assert max(map(names.count, names)) == 2
 
+    def test_a_sample_has_every_family_and_all_of_known_harm(self):
+        every = space.samples(space.jobs_of(space.WHOLE))
+        sparse = space.sparse(every, 6)
+        assert {job.scenario.family for job in sparse} == {job.scenario.family for job in every}
+        harmed = [job for job in every if job.scenario.family in space.ON_WHOLE]
+        assert [job for job in sparse if job.scenario.family in space.ON_WHOLE] == harmed
+        assert len(sparse) < len(harmed) + len(every) / 5
+        assert space.sparse(every, 1) == every
+
     @pytest.mark.parametrize("release", sorted(space.PARTS))
     def test_a_release_of_few_scenarios_has_all_their_jobs(self, release):
         jobs = [job for job in space.jobs_of(release) if not space.bound(job.scenario)]

@@ -38,7 +38,7 @@ def test_a_stale_part_is_rewritten(tmp_path, monkeypatch):
     text = toxini.PATH.read_text(encoding="utf-8")
     newest = table.load().releases[-1].deepspeed
     assert newest in text
-    stale.write_text(text.replace(newest, "0.0.1", 1), encoding="utf-8")  # the list of sampled releases comes first
+    stale.write_text(text.replace(f"ds-{newest}\n", "ds-0.0.1\n", 1), encoding="utf-8")  # one of the sampled releases
     monkeypatch.setattr(toxini, "PATH", stale)
     assert toxini.run(argparse.Namespace()) == 0
     assert stale.read_text(encoding="utf-8") == text

@@ -1,5 +1,7 @@
 """Fixtures for the tests of the audit. Tests that need the real DeepSpeed are skipped if it is not installed."""
 
+import contextlib
+import functools
 import importlib.util
 from importlib import metadata
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 from packaging.version import Version
 
 from dsfix.audit.plan import Plan
+from dsfix.audit.trial import ranks, trial
 
 _CONFIG = {
     "train_micro_batch_size_per_gpu": 2,
@@ -60,6 +63,14 @@ def plan():
         return Plan(whole, **{**defaults, **options})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tried():
+    """`trial` in forked processes; test_audit_command.py has that they see what fresh ones see."""
+    with contextlib.ExitStack() as stack:
+        forked = functools.cache(lambda device: stack.enter_context(ranks(device)))
+        yield lambda plan, **options: trial(plan, command=forked(plan.device), **{"timeout": 300.0, **options})
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import pytest
 from packaging.version import Version
 
 from dsfix.audit.plan import PHASES
-from dsfix.audit.trial import trial
 
 _OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
 _WARMUP = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}}}
@@ -21,7 +20,7 @@ _WARMUP = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}}}
         pytest.param(3, "bf16", {"ranks": 2, "zero": _OFFLOAD, "phases": ("zero_to_fp32",)}, id="zero3-bf16-offload"),
     ],
 )
-def test_agrees(stage, precision, options, plan, release):
+def test_agrees(stage, precision, options, plan, release, tried):
     if release < Version("0.13.0") and precision == "fp32" and stage < 3:
         pytest.skip(
             "it does not train on CPU ranks: unsupported grad type without ZeRO, ZeRO-1/2 modify a view in place"
@@ -30,7 +29,7 @@ def test_agrees(stage, precision, options, plan, release):
         options = {**options, "phases": tuple(p for p in options["phases"] if p not in ("zero_to_fp32", "universal"))}
     made = plan(stage, precision, **options)
 
-    verdict = trial(made, timeout=300.0)
+    verdict = tried(made)
 
     assert verdict.failed == ""
     assert verdict.differences == ()
@@ -38,10 +37,10 @@ def test_agrees(stage, precision, options, plan, release):
     assert set(verdict.unseen) <= {"norm", "zero_to_fp32.py"}  # norm: stage 0; the script needs huggingface_hub
 
 
-def test_agrees_without_dsfix(plan, release):
+def test_agrees_without_dsfix(plan, release, tried):
     if release < Version("0.14.4"):
         pytest.skip("cannot be imported without dsfix")
-    verdict = trial(plan(2, ranks=2), patched=False, timeout=300.0)
+    verdict = tried(plan(2, ranks=2), patched=False)
 
     assert verdict.agrees
     assert verdict.patches == ()

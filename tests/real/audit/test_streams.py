@@ -4,7 +4,6 @@ import pytest
 from packaging.version import Version
 
 from dsfix.audit.plan import Plan
-from dsfix.audit.trial import trial
 from dsfix.lab.accelerator import deepspeed_version
 
 FIRST_WITHOUT_KNOWN_RACES = Version("0.19.8")
@@ -30,16 +29,16 @@ def plan(stage, schedule):
 
 
 @pytest.mark.parametrize(("stage", "schedule"), [(2, "late"), (3, "ahead"), (3, "random:1")])
-def test_a_right_release_agrees_and_has_no_race(stage, schedule):
-    verdict = trial(plan(stage, schedule), timeout=300)
+def test_a_right_release_agrees_and_has_no_race(stage, schedule, tried):
+    verdict = tried(plan(stage, schedule))
     assert verdict.agrees, verdict
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_left_out_waits_are_found(stage, planted):
+def test_left_out_waits_are_found(stage, planted, tried):
     plant = planted("waits_left_out")
     if stage == 2:  # without a schedule nothing waits
-        assert trial(plan(stage, ""), plant=plant, timeout=300).agrees
-    late = trial(plan(stage, "late"), plant=plant, timeout=300)
+        assert tried(plan(stage, ""), plant=plant).agrees
+    late = tried(plan(stage, "late"), plant=plant)
     assert late.races
     assert late.differences

@@ -7,22 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.audit.trial import trial
 from tests.processes import ended
 
 PROGRAM = Path(__file__).parent / "programs" / "unobserved.py"
 pytestmark = pytest.mark.usefixtures("has_deepspeed")
 
 
-def test_an_exception_of_deepspeed_is_a_difference(plan):
-    verdict = trial(plan(2, config={"train_batch_size": 7}), timeout=300)
+def test_an_exception_of_deepspeed_is_a_difference(plan, tried):
+    verdict = tried(plan(2, config={"train_batch_size": 7}))
     [difference] = verdict.differences
     assert difference.what == "error"
     assert "train_batch" in difference.detail
 
 
-def test_a_timeout_is_failed(plan):
-    assert trial(plan(2), timeout=0.1).failed == "timed out after 0.1 s"
+def test_a_timeout_is_failed(plan, tried):
+    assert tried(plan(2), timeout=0.1).failed == "timed out after 0.1 s"
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -1,14 +1,13 @@
 """The device_map guards with the real DeepSpeed, transformers, accelerate and peft, on the emulated devices."""
 
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from dsfix.lab.ranks import launch
-from tests.processes import without_dsfix
+from tests.processes import to_fork, without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
 SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def seen(tmp_path_factory, forked):
     """The results of each rank of one of `programs/`: case -> result. Each is run once."""
     done = {}
 
@@ -31,9 +30,9 @@ def seen(tmp_path_factory):
         if key not in done:
             directory = tmp_path_factory.mktemp(program)
             guard = mode if mode != "error" else ""
-            env = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=guard)
+            env = without_dsfix(**to_fork(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", DSFIX_DEVICE_MAP=guard))
             env.pop("ACCELERATE_BYPASS_DEVICE_MAP", None)
-            command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(directory), mode]
+            command = forked(PROGRAMS / f"{program}.py", directory, mode)
             for ended in launch(command, ranks=ranks, timeout=300, env=env, cwd=directory):
                 assert ended.returncode == 0, f"rank {ended.rank}: {ended.stdout[-2000:]}{ended.stderr[-6000:]}"
             done[key] = [json.loads((directory / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(ranks)]

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,7 @@ from packaging.version import Version
 
 from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement
-from tests.processes import ended, without_dsfix
+from tests.processes import ended, forked, to_fork, without_dsfix
 
 torch = pytest.importorskip("torch")
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
@@ -24,14 +23,20 @@ DIFFER = "RankError: the ranks of this job differ"
 SKIPPED = "frozen_parameters_decayed"  # applies to all releases that these tests run on
 
 
+@pytest.fixture(scope="module")
+def command():
+    with forked("cpu") as command:
+        yield command
+
+
 @pytest.fixture
-def job(tmp_path):
+def job(tmp_path, command):
     """Runs the program and returns the result of each rank."""
 
     def run(*kinds, script="train", **variables):
         result = tmp_path / "result"
-        env = without_dsfix(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", **variables)
-        done = ended([sys.executable, PROGRAM, result, ",".join(kinds), script], tmp_path, env)
+        env = without_dsfix(**to_fork(DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", **variables))
+        done = ended(command(PROGRAM, result, ",".join(kinds), script), tmp_path, env)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
         return json.loads(result.read_text(encoding="utf-8"))
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.ranks import launch
 from dsfix.versions import Fit, gate
-from tests.processes import without_dsfix
+from tests.processes import to_fork, without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -31,15 +30,15 @@ def applies():
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, forked):
     """Runs one of `programs/` on one rank; returns what it wrote, and its standard error."""
     if find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed")
 
     def run(program, *arguments, **variables):
         kept = {name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ}
-        environment = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **kept, **variables)
-        command = [sys.executable, str(PROGRAMS / f"{program}.py"), str(tmp_path), *map(str, arguments)]
+        environment = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **kept, **to_fork(**variables))
+        command = forked(PROGRAMS / f"{program}.py", tmp_path, *arguments)
         (ended,) = launch(command, ranks=1, timeout=300, env=environment, cwd=tmp_path)
         assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-6000:]
         return json.loads((tmp_path / "0.json").read_text(encoding="utf-8")), ended.stderr
