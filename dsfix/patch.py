@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 RAN = "ran"
 """The effect of an Edit whose code has run: whether a result changed, only the device knows."""
 
+EFFECTS = "_dsfix_effects"
+"""The name of `dsfix.process.effects` in edited modules: an import would cost more than all the rest of what tells."""
+
 
 class Severity(enum.Enum):
     """What the bug does to a job, worst first."""
@@ -85,12 +88,13 @@ class Edit(_Targeted):
         return "".join(imports) + textwrap.dedent(self.code)
 
     def telling(self, patch_id: str) -> str:
-        """The statements before `code` that tell its effect."""
+        """The statement before `code` that tells its effect, the first time only."""
         if not self.effect:
             return ""
-        name, *arguments = ("ran", patch_id) if self.effect == RAN else ("took_effect", patch_id, self.effect)
-        call = f"{name}({', '.join(map(repr, arguments))})"
-        return f"if {self.when}:\n    from dsfix.process.effects import {name}\n    {call}\n"
+        new, call = "untold", f"took_effect({patch_id!r}, {self.effect!r})"
+        if self.effect == RAN:
+            new, call = "not_ran", f"ran({patch_id!r})"
+        return f"if {EFFECTS}.{new}({patch_id!r}) and ({self.when}):\n    {EFFECTS}.{call}\n"
 
 
 @dataclass(frozen=True, eq=False)

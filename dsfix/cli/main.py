@@ -36,7 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := _unknown(given):
         print(f"dsfix: {unknown}", file=sys.stderr)
         return BAD_USAGE
-    options = parser().parse_args(given or ["--help"])
+    options, more = parser().parse_known_args(given or ["--help"])
+    if more:  # as in `check A --plain B`, where argparse ends the files at the option
+        several = next((value for name, value in vars(options).items() if name in ("files", "ids", "words")), None)
+        if several is None or any(each.startswith("-") for each in more):
+            parser().error(f"unrecognized arguments: {' '.join(more)}")
+        several += more
     entries, broken = registry.load()
     for complaint in (*Settings.read().complaints_about(entries), *broken):
         print(f"dsfix: {complaint}", file=sys.stderr)

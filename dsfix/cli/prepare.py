@@ -16,13 +16,13 @@ from .printing import output
 
 
 def require_deepspeed() -> None:
-    """Raises Complaint if DeepSpeed is not installed or its package is missing."""
+    """Raises Complaint if DeepSpeed is not installed, or only a part of it."""
     version = versions.installed("deepspeed")
     if version is None:
         raise Complaint(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
-    if not versions.importable("deepspeed"):
+    if versions.module_file("deepspeed.runtime") is None:
         raise Complaint(
-            f"deepspeed {version} is registered as installed, but its package is missing or empty: reinstall it",
+            f"deepspeed {version} is registered as installed, but its package is missing or incomplete: reinstall it",
             NO_DEEPSPEED,
         )
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 NAME = "verify"
 HELP = "run each bug's reproduction on this machine, without the patch and with it"
-_USUAL = 10  # seconds of a run, on two cores
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -103,8 +102,9 @@ def _collect(
         runs = 2 if outcome is Outcome.PENDING else int(named and outcome is not Outcome.DISABLED)
         plan.append((VerifiedPatch(entry, verdicts[entry.id]), runs))
     total = sum(runs for _, runs in plan)
-    _say_how_long(sum(runs > 0 for _, runs in plan), total)
-    with progress.shown(total) as shown:
+    if total > 1 and sys.stderr is not None:
+        print(f"dsfix: {total} runs; the first shows how long it takes, Ctrl-C keeps what is done", file=sys.stderr)
+    with progress.shown(total, alike=True) as shown:
         for row, runs in plan:
             if not runs:
                 rows.append(row)
@@ -119,14 +119,6 @@ def _collect(
                 patched = _reproduce(row.entry.id, True, timeout)
                 rows[-1] = dataclasses.replace(rows[-1], patched=patched)
                 shown.done(_in_short(patched))
-
-
-def _say_how_long(patches: int, runs: int) -> None:
-    if runs and sys.stderr is not None:
-        seconds = runs * _USUAL
-        time = f"{seconds} s" if seconds < 120 else f"{round(seconds / 60)} minutes"
-        counted = f"{patches} patch{'es' * (patches != 1)}, {runs} run{'s' * (runs != 1)}"
-        print(f"dsfix: {counted} of usually {_USUAL} s: about {time}; Ctrl-C keeps what is done", file=sys.stderr)
 
 
 def _reproduce(patch_id: str, patched: bool, timeout: float) -> Sighting:

@@ -140,7 +140,7 @@ def collect() -> Packages:
     return Packages(
         versions={name: versions.installed(name) for name in SHOWN},
         torch=torch_files(module_file("torch")),
-        deepspeed=deepspeed_files(module_file("deepspeed")),
+        deepspeed=deepspeed_files(module_file("deepspeed.runtime") and module_file("deepspeed")),
         unmet=unmet(),
         tested_torch=tested_torch(versions.installed("deepspeed") or ""),
     )

@@ -35,6 +35,7 @@ _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 lock = threading.RLock()
+names: dict[str, Any] = {}  # that edited modules get, and keep: of a function that is reverted, calls may be under way
 _sites: dict[FunctionType, _Site] = {}
 
 
@@ -115,6 +116,7 @@ class _Site:
         swaps = [(self.function, new), *self._closures(new, (*pairs, *_pairs(self.edits)))]
         before = [(function, function.__code__) for function, _ in swaps]
         self.versions.append(new)
+        self.function.__globals__.update(names)
         try:
             for function, code in swaps:
                 function.__code__ = code

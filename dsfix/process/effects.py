@@ -16,7 +16,8 @@ from typing import Any, Callable, NamedTuple
 
 from .. import log
 from ..catalogue.registry import Summary
-from ..patch import Edit, Patch, Provide
+from ..engine.rewrite import names
+from ..patch import EFFECTS, Edit, Patch, Provide
 
 _LINES = 10  # of a job's log
 
@@ -68,9 +69,20 @@ def ran(patch: str) -> None:
         _on_first()
 
 
+def untold(patch: str) -> bool:
+    """Whether `took_effect` has yet to be called, before an Edit's `when` is looked at."""
+    return patch not in _effects
+
+
+def not_ran(patch: str) -> bool:
+    """The same for `ran`."""
+    return patch not in _reached
+
+
 # torch.compile calls them while it traces, instead of compiling what they do: no graph break, no guard on the sets
-for _each in (took_effect, ran):
+for _each in (took_effect, ran, untold, not_ran):
     vars(_each)["_dynamo_marked_constant"] = True
+names[EFFECTS] = sys.modules[__name__]
 
 
 def _first(patch: str, what: str) -> None:

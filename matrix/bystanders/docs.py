@@ -49,7 +49,7 @@ and for patches that apply to none of these those of few scripts on {", ".join(s
 - *same*: bitwise identical with and without dsfix, with the same collectives
 - *right*: results differ, and those with dsfix match PyTorch within rounding; or the same with fewer collectives
 - *ended*: the same exception with and without dsfix, after the same results or those of PyTorch
-- *other*: results do not match PyTorch, with or without dsfix
+- *other*: results do not match PyTorch, with or without dsfix; or they are the same, and a patch says otherwise
 - *worse*: only with dsfix wrong, less accurate, ended early, or with ranks that disagree on their collectives
 """
 

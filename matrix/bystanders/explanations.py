@@ -41,6 +41,8 @@ _FROZEN_AND_THAWED = (
     *("frozen_later", "gradual_unfreezing", "groups_by_turns", "written_then_thawed"),
 )
 
+_TOLD = "the results are the same, and "
+
 EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backwards",
@@ -351,6 +353,27 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("probe_kept",),
         levels={"stage": ("3",)},
         releases=">=0.18.5",
+    ),
+    Explanation(
+        "told-but-not-noted",
+        "The script notes nothing of what the patch changed: hooks, buffers, types or files alone, or no output of the "
+        "call.",
+        ("hooks_left", "loco_errors", "pickled_schedules", "pipeline_called_before", "state_not_to_be_told"),
+        why=_TOLD,
+    ),
+    Explanation(
+        "told-but-not-for-long",
+        "The frequencies that the patch keeps are replaced by the checkpoint's, which are in half precision.",
+        ("resumed_with_half_frequencies",),
+        why=_TOLD,
+    ),
+    Explanation(
+        "told-but-scale-free",
+        "LARS divides gradients by their norm: without the patches that multiply the loss by the scale and divide the "
+        "norm by it, the steps are the same.",
+        ("lars",),
+        levels={"stage": ("0",), "precision": ("fp16",)},
+        why=_TOLD,
     ),
 )
 

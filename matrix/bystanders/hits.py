@@ -115,7 +115,7 @@ def _only_tells(statement: ast.stmt) -> bool:
     from matrix.fingerprints import tells  # imports dsfix, which loads patches
 
     if isinstance(statement, ast.If):
-        return not statement.orelse and all(map(_only_tells, statement.body))
+        return all(map(_only_tells, [*statement.body, *statement.orelse]))
     return tells(statement) or getattr(statement, "module", "") == "dsfix.process.effects"
 
 
@@ -172,7 +172,11 @@ def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
 
 def _names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[str]:
     """The names that a statement uses, including those imported in the text of an Edit; not its parameters' or those
-    of its docstrings."""
+    of its docstrings, and not what only tells."""
+    if isinstance(node, ast.stmt) and _only_tells(node):
+        return
+    if isinstance(node, ast.keyword) and node.arg in ("effect", "when"):
+        return
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
         bound |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
     if isinstance(node, ast.Name) and node.id not in bound:

@@ -88,7 +88,7 @@ def _applied(rank: Mapping[str, Any]) -> list[str]:
 def _all(job: Job, trials: Trials) -> tuple[Verdict, Seen]:
     seen = trials.run(job, ALL)
     verdict = _judged(job, trials, trials.run(job, NONE), seen, lambda: trials.run(job, ALL))
-    return _believed(verdict, seen, catalogue()), seen
+    return _believed(verdict, seen, job, catalogue()), seen
 
 
 def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, Seen]:
@@ -100,12 +100,13 @@ def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, Seen]:
     if default and not trials.starts(before):
         return Verdict(State.RIGHT, "DeepSpeed cannot be imported without it"), seen
     verdict = _judged(job, trials, trials.run(job, before), seen, lambda: trials.run(job, after))
-    return _believed(verdict, seen, [patch_id]), seen
+    return _believed(verdict, seen, job, [patch_id]), seen
 
 
-def _believed(verdict: Verdict, seen: Seen, patches: Iterable[str]) -> Verdict:
-    """The verdict; another where the results are the same, and one of the patches says that it changed one."""
-    told = {name for rank in seen.ranks if rank for name in rank["effects"]}
+def _believed(verdict: Verdict, seen: Seen, job: Job, patches: Iterable[str]) -> Verdict:
+    """The verdict; another where the results are the same, and one of the patches says that it changed one, which the
+    script does not undo to work around its bug."""
+    told = {name for rank in seen.ranks if rank for name in rank["effects"]} - set(job.scenario.works_around)
     false = [each for each in patches if each in told and catalogue()[each].patch.severity is Severity.WRONG_RESULT]
     if verdict.state is not State.SAME or not false:
         return verdict

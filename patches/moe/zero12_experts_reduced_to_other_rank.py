@@ -44,8 +44,10 @@ PATCH = Patch(
             replace=_WRONG,
             code=_RIGHT,
             effect="the owner of an expert's gradient got the ranks' sum; it would have kept its own part",
+            # a tensor alone in its bucket is reduced in place
             when="rank == dist.get_rank(group=process_group) != dist.get_rank(group=self.dp_process_group)"
-            " and dist.get_world_size(group=process_group) > 1",
+            " and dist.get_world_size(group=process_group) > 1"
+            " and allreduced.data_ptr() != small_bucket[0].data_ptr()",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4695": "introduced in 0.12.4"},

@@ -78,6 +78,13 @@ def test_three_states(telling):
     assert values == [7, 9, 2, 5]
 
 
+def test_a_condition_is_looked_at_until_it_is_told(world):
+    world.package(init="looked = []\n\ndef h(x):\n    return x + 1\n")
+    world.patch("declares", DECLARING.replace("x > 3", "looked.append(x) or x > 3"))
+    told = world.run("import dsfix, deepspeed; tell([[deepspeed.h(x) for x in (3, 4, 5)], deepspeed.looked])")
+    assert told.value == [[5, 6, 7], [3, 4]]
+
+
 def test_line_and_file(telling):
     told = telling.run(
         """

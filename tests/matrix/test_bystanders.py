@@ -345,14 +345,23 @@ class TestVerdict:
 
 PATCH = '''
 from dsfix.patch import Edit, Patch, Severity
+from dsfix.process.effects import ran, took_effect
 
 from ._shared import last
 
 def helper(x, meets=None):
     """What the edit calls, not unused here."""
+    if differs(x):
+        took_effect(__name__, "it did")
+    else:
+        ran(__name__)
     if x == 1:
         return 1
     return meets or last()
+
+def differs(x):
+    """What only decides whether to tell."""
+    return False
 
 def unused():
     return 3
@@ -364,7 +373,7 @@ PATCH = Patch(
     title="t", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="", upstream=(), fixed_in=None,
     config=meets,
     changes=(
-        Edit("m:f", replace="a + b", code="a - b"),
+        Edit("m:f", replace="a + b", code="a - b", effect="it was subtracted", when="unused()"),
         Edit("m:f", before="return c", code=f"if c:\\n    from {__name__} import helper\\n    c = helper(c)"),
     ),
 )
@@ -506,6 +515,11 @@ class TestRunning:
         """EMPTY is a crash, which needs not show in the results."""
         found = in_all(job, moved(RIGHT, **APPLIES, effects=[said])).jobs[job.id].found
         assert (found.state, said in found.why) == (state, state == "other")
+
+    def test_a_script_that_works_around_a_bug_undoes_what_the_patch_changed(self, job):
+        around = dataclasses.replace(job.scenario, works_around=("moe_group_order",))
+        told = moved(RIGHT, **APPLIES, effects=["moe_group_order"])
+        assert in_all(dataclasses.replace(job, scenario=around), told).jobs[job.id].found.state == "same"
 
     def test_a_worse_verdict_is_repeated(self, job):
         assert in_all(job, [moved(2 * RIGHT, **APPLIES), moved(RIGHT)]).jobs[job.id].found.state == "same"
