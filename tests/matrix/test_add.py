@@ -79,7 +79,7 @@ def test_a_new_release(checkout, package_index, capsys, how):
     assert [str(each) for each in known.releases] == [each.deepspeed for each in extended.releases]
     text = (checkout / "tox.ini").read_text(encoding="utf-8")
     assert toxini.updated(text, extended) == text
-    assert f",{following(how)}}}" in text
+    assert f" ds-{following(how)}\n" in text
     for patch_id in registry.catalogue():
         assert out.count(f"  {patch_id}: ") == 1
     assert f"python -m tox run -e matrix -- --release {following(how)}\n" in out
