@@ -24,6 +24,7 @@ _NAMES = (
     *("DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
 )
 _INTERNAL = re.compile("DSFIX_(?:LAB|TESTING)_")  # for processes that dsfix itself starts
+_SHOWN = 3  # unknown variables
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 HASHES_REPEAT = not sys.flags.ignore_environment and os.environ.get("PYTHONHASHSEED", "random") not in ("", "random")
@@ -83,9 +84,12 @@ class Settings(NamedTuple):
             given = env["DSFIX_LOG_LEVEL"]
             complaints.append(f"DSFIX_LOG_LEVEL={given!r} is not one of {', '.join(_LEVELS)}: using INFO")
             level = "INFO"
-        for name in env:
-            if name.startswith("DSFIX_") and name not in _NAMES and not _INTERNAL.match(name):
-                complaints.append(f"{name} is no variable of dsfix: ignored{_nearest(name)}")
+        named = [each for each in sorted(env) if each.startswith("DSFIX_")]
+        named = [each for each in named if each not in _NAMES and not _INTERNAL.match(each)]
+        if named:
+            shown = ", ".join(f"{each}{_nearest(each)}" for each in named[:_SHOWN])
+            more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+            complaints.append(f"dsfix has no variable {shown}{more}: ignored")
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
         return cls(
@@ -132,7 +136,7 @@ def _nearest(name: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, _NAMES, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _words(value: str) -> frozenset[str]:

@@ -123,10 +123,11 @@ def require(*patch_ids: str) -> None:
         raise RequirementError(f"this script requires dsfix, but {_unmet}")
     if patch_ids:
         _engine.look_again()
+    states = {patch_id.lower(): state for patch_id, state in _engine.states.items()}
     for patch_id in map(str, patch_ids):
-        if patch_id not in _engine.states:
-            raise RequirementError(f"this script requires dsfix, but {UnknownPatch(patch_id, _engine.states)}")
-        state = _engine.states[patch_id]
+        state = states.get(patch_id.lower())
+        if state is None:
+            raise RequirementError(f"this script requires dsfix, but {UnknownPatch(patch_id, states)}")
         if state.outcome not in (Outcome.APPLIED, Outcome.PENDING, *STAYS_OUT):
             raise RequirementError(
                 f"this script requires dsfix, but {patch_id} is {state.outcome.value}: {state.reason}"

@@ -152,8 +152,8 @@ def test_what_the_user_can_switch(simple, environment, value, words):
     [
         ({"DSFIX_SKIP": "crue"}, "DSFIX_SKIP: no patch is called 'crue'; did you mean cure?"),
         ({"DSFIX_ONLY": "cure, zzz"}, "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix find WORDS` searches"),
-        ({"DSFIX_SEVERTIY": "crash"}, "DSFIX_SEVERTIY is no variable of dsfix: ignored; did you mean DSFIX_SEVERITY?"),
-        ({"DSFIX_ZZZ": "1"}, "DSFIX_ZZZ is no variable of dsfix: ignored"),
+        ({"DSFIX_SEVERTIY": "1"}, "dsfix has no variable DSFIX_SEVERTIY (did you mean DSFIX_SEVERITY?): ignored"),
+        ({f"DSFIX_{each}": "1" for each in range(9)}, ") and 6 more: ignored"),
         ({"DSFIX_SEVERITY": "crash imports"}, "DSFIX_SEVERITY: 'imports' is not one of wrong-result, crash"),
         ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' is neither yes (1) nor no (0): ignored"),
         ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' is neither yes (1) nor no (0): ignored"),

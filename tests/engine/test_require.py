@@ -21,7 +21,7 @@ def required(world, imports, *ids, **environment):
 def test_met_before_and_after_the_import_of_deepspeed(simple, imports):
     simple.patch("other", 'PATCH = declare(Edit("deepspeed.m:f", replace="x", code="x"), affects={"deepspeed": "<1"})')
     assert required(simple, imports) == "met"
-    assert required(simple, imports, "cure", "other") == "met"
+    assert required(simple, imports, "Cure", "other") == "met"
 
 
 def test_met_where_deepspeed_is_not_installed(world):
