@@ -15,12 +15,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
+
+
+def _meets(job: Job) -> bool:
+    checked = job.get("bf16", "check_grad_overflow", default=job.release >= Version("0.19.3"))
+    if job.stage not in (1, 2) or job.offloads_optimizer or job.on("fp16"):
+        return False
+    return not (job.on("bf16") and checked)
 
 
 PATCH = Patch(
@@ -40,11 +50,9 @@ PATCH = Patch(
     },
     fixed_in="0.19.8",
     fixed=(
-        Source(
-            f"{_OPTIMIZER}.scaled_global_norm", "return combine_grad_norm_groups(norm_groups, norm_type=norm_type)"
-        ),
+        Source(f"{_OPTIMIZER}.scaled_global_norm", "return combine_grad_norm_groups(norm_groups, norm_type=norm_type)"),
     ),
-    config=lambda job: job.stage in (1, 2) and not job.offloads_optimizer and job.on("fp16") is not True,
+    config=_meets,
 )
 
 

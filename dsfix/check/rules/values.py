@@ -112,12 +112,8 @@ def _devices(facts: Facts) -> Iterator[Found]:
 
 def _empty_bucket(facts: Facts) -> Iterator[Found]:
     value = facts.get("zero_optimization", "reduce_bucket_size")
-    if is_number(value) and value <= 0:
-        if facts.release >= Version("0.19.6") or value < 0:
-            yield Found("zero_optimization.reduce_bucket_size", f"must be positive, got {value}: DeepSpeed rejects it")
-        elif facts.stage != 0:
-            what = f"must be positive, got {value}: the first backward pass raises a ZeroDivisionError"
-            yield Found("zero_optimization.reduce_bucket_size", what)
+    if is_number(value) and value < (1 if facts.release >= Version("0.19.6") else 0):
+        yield Found("zero_optimization.reduce_bucket_size", f"must be positive, got {value}: DeepSpeed rejects it")
 
 
 def _infinite(facts: Facts) -> Iterator[Found]:
@@ -175,7 +171,7 @@ RULES = (
         level=Level.ERROR,
         find=_empty_bucket,
         remedy="set a positive number of elements, e.g. 5e8",
-        evidence=("run: 0.14.2, 0.15.4, 0.16.9: ZeroDivisionError; 0.19.8: ValidationError",),
+        evidence=("run: 0.19.8: ValidationError; before 0.19.6 the patch zero_reduce_bucket_size_zero",),
     ),
     Rule(
         id="not_finite",
