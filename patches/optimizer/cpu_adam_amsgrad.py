@@ -2,10 +2,10 @@
 
 Why: DeepSpeedCPUAdam takes `"amsgrad": true`, keeps it in its groups and checkpoints, and computes plain Adam.
     FusedAdam refuses it, and so does DeepSpeedCPUAdam from 0.19.8 on.
-How: the error of 0.19.8 where the optimizer is made. A group that is added later, or loaded from a checkpoint of
-    torch's Adam, is not looked at.
-Changes: such a job ends in `deepspeed.initialize`. To go on as it was, also from its checkpoint, it leaves `amsgrad`
-    out; to use it, it sets `"torch_adam": true`, and `"zero_force_ds_cpu_optimizer": false` beside the optimizer.
+How: the first step of the engine fails with the error of 0.19.8; a job that only evaluates, or converts a checkpoint,
+    goes on. `amsgrad` of a single group, or of a group that a checkpoint brings, is not looked at.
+Changes: such a job ends in its first step. To go on as it was, also from its checkpoint, it leaves `amsgrad` out; to
+    use it, it sets `"torch_adam": true`, and `"zero_force_ds_cpu_optimizer": false` beside the optimizer.
 Workaround: Scripts pass torch's AdamW and set `"zero_force_ds_cpu_optimizer": false`. Both can stay.
 """
 
@@ -14,12 +14,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
-_INIT = "deepspeed.ops.adam.cpu_adam:DeepSpeedCPUAdam.__init__"
-_ASKED = "any(group['amsgrad'] for group in self.param_groups)"
+
+def refuse(zero: Any) -> None:
+    """Raises RuntimeError if a DeepSpeedCPUAdam in ZeRO was made to use AMSGrad."""
+    optimizer = getattr(zero, "optimizer", None)
+    if not getattr(optimizer, "defaults", {}).get("amsgrad"):
+        return
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    if isinstance(optimizer, DeepSpeedCPUAdam):
+        took_effect(__name__, "an optimizer that was to use AMSGrad, and would have ignored it, was refused")
+        raise RuntimeError(
+            "DeepSpeedCPUAdam does not support the AMSGrad variant: without dsfix (cpu_adam_amsgrad) it would compute "
+            'plain Adam. Leave "amsgrad" out, or set "torch_adam": true and, beside the optimizer, '
+            '"zero_force_ds_cpu_optimizer": false'
+        )
+
 
 PATCH = Patch(
     title="Optimizer offload ignores Adam's amsgrad",
@@ -27,18 +42,10 @@ PATCH = Patch(
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
         Edit(
-            _INIT,
-            after="super(DeepSpeedCPUAdam, self).__init__(model_params, default_args)",
-            effect="an optimizer that was to use AMSGrad, and would have ignored it, was refused",
-            when=_ASKED,
-            code=f"""
-if {_ASKED}:
-    raise RuntimeError(
-        'DeepSpeedCPUAdam does not support the AMSGrad variant: without dsfix (cpu_adam_amsgrad) it would compute '
-        'plain Adam. Leave "amsgrad" out, or set "torch_adam": true and, beside the optimizer, '
-        '"zero_force_ds_cpu_optimizer": false'
-    )
-""",
+            "deepspeed.runtime.engine:DeepSpeedEngine._take_model_step",
+            before="if self.gradient_clipping() > 0.0:\n    ...",
+            code="refuse(self.optimizer)",
+            uses=(refuse,),
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/391": "introduced"},
@@ -79,14 +86,14 @@ def reproduce(lab: Lab) -> str:
     model = models.MLP()
     try:
         engine = lab.initialize(model, config, model_parameters=model.parameters())
+        for inputs, targets in batches:
+            outputs = engine(inputs.to(lab.device))
+            engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
+            engine.step()
     except RuntimeError as error:
         if "AMSGrad" not in str(error):
             raise
         return f"refused: {str(error).partition(':')[0]}"
-    for inputs, targets in batches:
-        outputs = engine(inputs.to(lab.device))
-        engine.backward(torch.nn.functional.mse_loss(outputs, targets.to(lab.device)))
-        engine.step()
 
     def trained(amsgrad: bool) -> dict[str, Any]:
         model, steps = models.MLP(), [[batch] for batch in batches]
