@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -70,7 +70,9 @@ def _train(lab: Lab, stage: int) -> str:
     try:
         engine = lab.initialize(model, config, model_parameters=model.parameters())
     except ValueError as error:
-        raise CannotTell(f"deepspeed {lab.deepspeed.__version__} rejects reduce_bucket_size 0") from error
+        if "reduce_bucket_size" not in str(error):
+            raise
+        return f"with ZeRO-{stage}: {type(error).__name__}, reduce_bucket_size is rejected"
     for inputs, targets in batches:
         try:
             engine.backward(lab.torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
