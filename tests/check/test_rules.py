@@ -103,7 +103,7 @@ unknown_offload_device zero.offload_param.device: zero.stage=3 zero.offload_para
   - … zero.offload_param.device=nvme zero.offload_param.nvme_path=/nvme | zero.stage=3 zero.offload_param={}
 empty_bucket zero.reduce_bucket_size [0.19.6]: zero.stage=0 zero.reduce_bucket_size=0
   - [0.19.5] | zero.stage=2 zero.allgather_bucket_size=0
-empty_bucket zero.reduce_bucket_size [0.19.5]: zero.stage=2 zero.reduce_bucket_size=0
+empty_bucket zero.reduce_bucket_size [0.12.0]: zero.stage=2 zero.reduce_bucket_size=-1
 not_finite gradient_clipping: gradient_clipping=Infinity
   - steps_per_print=Infinity | gradient_clipping=1e+30
 # keys
@@ -642,6 +642,14 @@ UNWAITED = "bug_zero3_weights_gathered_before_step"
         # DeepSpeed's own Adam counts in numbers
         ("bug_elastic_checkpoint_scalar_step", "0.18.0", "zero.stage=1 zero.elastic_checkpoint=true adamw", False),
         ("bug_elastic_checkpoint_scalar_step", "0.18.0", "zero.stage=3 zero.elastic_checkpoint=true", False),
+        ("bug_zero_reduce_bucket_size_zero", "0.19.5", "zero.stage=2 zero.reduce_bucket_size=0", True),
+        ("bug_zero_reduce_bucket_size_zero", "0.19.5", "zero.stage=0 zero.reduce_bucket_size=0", False),
+        ("bug_cpu_adam_amsgrad", "0.19.7", "zero.stage=2 offload adamw optimizer.params.amsgrad=true", True),
+        ("bug_cpu_adam_amsgrad", "0.19.7", "zero.stage=2 adamw optimizer.params.amsgrad=true", False),
+        ("bug_zero12_norm_of_nonfinite_group", "0.19.2", "zero.stage=2 bf16.enabled=true", True),
+        ("bug_zero12_norm_of_nonfinite_group", "0.19.3", "zero.stage=2 bf16.enabled=true", False),
+        ("bug_zero12_norm_of_nonfinite_group", "0.19.2", "zero.stage=2 fp16.enabled=true", False),
+        ("bug_zero12_norm_of_nonfinite_group", "0.19.2", "zero.stage=2 offload", False),
         (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=2e8", True),
         (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=auto", True),
         (LARGE, NEWEST, "zero.stage=2 zero.overlap_comm=true zero.reduce_bucket_size=5e8", False),

@@ -123,16 +123,12 @@ def unknown_offload_device(facts: Facts) -> Iterator[Found]:
 
 @error(
     "set a positive number of elements, e.g. 5e8",
-    "run: 0.14.2, 0.15.4, 0.16.9: ZeroDivisionError; 0.19.8: ValidationError",
+    "run: 0.19.8: ValidationError; before 0.19.6 the patch zero_reduce_bucket_size_zero",
 )
 def empty_bucket(facts: Facts) -> Iterator[Found]:
     value = facts.get("zero_optimization", "reduce_bucket_size")
-    if is_number(value) and value <= 0:
-        if facts.release >= Version("0.19.6") or value < 0:
-            yield Found("zero_optimization.reduce_bucket_size", f"must be positive, got {value}: DeepSpeed rejects it")
-        elif facts.stage != 0:
-            what = f"must be positive, got {value}: the first backward pass raises a ZeroDivisionError"
-            yield Found("zero_optimization.reduce_bucket_size", what)
+    if is_number(value) and value < (1 if facts.release >= Version("0.19.6") else 0):
+        yield Found("zero_optimization.reduce_bucket_size", f"must be positive, got {value}: DeepSpeed rejects it")
 
 
 @error("set a finite number", "pydantic rejects it for integer fields")

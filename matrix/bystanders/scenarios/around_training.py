@@ -376,6 +376,31 @@ def head_in_own_group(job: Job) -> None:
         job.train(engine, step)
 
 
+@scenario("a job of torch's AdamW resumes with offload, and the script tells the groups what DeepSpeed's Adam asks for")
+@settings(
+    works_around=("adam_resume_of_torch_adam",),
+    release="0.18.9",
+    **one(ranks="1", stage="2", optimizer="client's AdamW"),
+)
+def resumed_with_offload(job: Job) -> None:
+    from dsfix.patches import _half as half
+
+    engine = job.engine(job.MLP())
+    job.steps(engine, range(2))
+    job.save(engine, "two")
+    kind: Any = job.torch.optim.AdamW
+    if not job.plain:
+        half.provide_cpu_adam(job._lab)
+        kind = importlib.import_module("deepspeed.ops.adam").DeepSpeedCPUAdam
+    offload = {"offload_optimizer": {"device": "cpu"}}
+    engine = job.engine(job.MLP(seed=1), None, functools.partial(kind, **space.ADAM), zero_optimization=offload)
+    job.load(engine, "two")
+    if not job.plain:
+        for group in engine.optimizer.param_groups:
+            group["bias_correction"] = True
+    job.steps(engine, range(2, 5))
+
+
 @scenario("1-bit LAMB is given those parameters alone that have elements")
 @settings(works_around=("onebit_lamb_empty_parameter",), release="0.18.3", reference=False, **one(ranks="1"))
 def onebit_lamb_without_nothing(job: Job) -> None:
@@ -425,6 +450,16 @@ def nan_left_out_of_sums(job: Job) -> None:
 @scenario("ZeRO-Offload: a batch whose loss is nan on one rank is left out on all")
 @settings(release="0.16.0", works_around=("zero12_offload_nonfinite_norm_long",), **one(stage="2", offload="optimizer"))
 def nan_left_out_of_offload(job: Job) -> None:
+    _left_out(job)
+
+
+@scenario("ZeRO-2 in bf16: a batch whose loss is nan on one rank is left out on all")
+@settings(
+    release="0.18.9",
+    works_around=("zero12_norm_of_nonfinite_group",),
+    **one(stage="2", precision="bf16", clipping="on"),
+)
+def nan_left_out_in_bf16(job: Job) -> None:
     _left_out(job)
 
 
