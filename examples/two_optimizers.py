@@ -20,6 +20,7 @@ STEPS = 3
 config = {
     "train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": ACCUMULATION,
+    "gradient_clipping": 0.0,  # 0.19.3 and newer clip to a norm of 1 by default
     "zero_allow_untested_optimizer": True,
     "zero_optimization": {"stage": 2, "reduce_bucket_size": 1_000_000, "allgather_bucket_size": 1_000_000},
 }
