@@ -60,6 +60,14 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         levels={"precision": ("bf16, fp32 accumulation",)},
     ),
     Explanation(
+        "second-expert-of-evaluations",
+        "The third of four passes is an evaluation: moe_eval_random does not draw its second expert by chance.",
+        ("two_of_experts", "two_of_experts_on_two_ranks"),
+        states=("worse",),
+        patches=("", "moe_eval_random", "moe_eval_random_before_0_14"),
+        why="not the same: [bits] pass 2: output",
+    ),
+    Explanation(
         "zero3-weights-alone",
         "ZeRO-3 stores the weights in the optimizer's files: with load_module_only nothing is loaded.",
         ("warm_start",),

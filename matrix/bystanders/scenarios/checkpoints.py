@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -331,3 +332,46 @@ def exported_with_buffers(job: Job) -> None:
         if not job.plain:
             job.bits(f"dtype of {name}", str(weight.dtype))
     job.train(engine, 2)
+
+
+def _exported_as_safetensors(job: Job, model: Any, save: Callable[[Any], Any]) -> None:
+    """save: what the script puts in place of save_file of safetensors. Before 0.15.3, zero_to_fp32 does not call it."""
+    engine = _saved(job, model)
+    written: Any = {}
+    if job.plain:
+        written = engine.module.state_dict()
+    elif job.rank == 0:
+        convert = importlib.import_module("deepspeed.utils.zero_to_fp32").convert_zero_checkpoint_to_fp32_state_dict
+        if "safe_serialization" in inspect.signature(convert).parameters:
+            safetensors, out = importlib.import_module("safetensors.torch"), job.tmp / "written"
+            out.mkdir()
+            with mock.patch.object(safetensors, "save_file", save(safetensors.save_file)):
+                convert(str(job.tmp / "checkpoint"), str(out), max_shard_size=None, safe_serialization=True, tag="two")
+            written = safetensors.load_file(out / "model.safetensors")
+        else:
+            written = _converted(job)
+    for name, weight in sorted(written.items()):
+        job.note(f"written: {name}", weight)
+    job.train(engine, 2)
+
+
+@scenario("the fp32 weights are exported as safetensors", pinned=[{"stage": "2"}], stage="123", release="0.18.9")
+def exported_as_safetensors(job: Job) -> None:
+    _exported_as_safetensors(job, job.MLP(), lambda save_file: save_file)
+
+
+_TIED = tuple(f"zero_to_fp32_safetensors_tied{each}" for each in ("", "_before_0_16", "_before_0_19_7"))
+
+
+@scenario("tied weights are exported as safetensors by a save_file of the script, which copies them")
+@settings(works_around=_TIED, **space.one(stage="2"))
+def tied_exported_as_safetensors(job: Job) -> None:
+    model = job.MLP()
+    model.blocks[1][0].weight = model.blocks[0][0].weight
+
+    def copying(save_file: Any) -> Any:
+        return lambda given, *args, **more: save_file(
+            {name: each.clone() for name, each in given.items()}, *args, **more
+        )
+
+    _exported_as_safetensors(job, model, copying)

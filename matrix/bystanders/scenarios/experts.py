@@ -8,6 +8,7 @@ from unittest import mock
 
 from matrix.bystanders import space
 from matrix.bystanders.scenario import Job, scenario, settings
+from matrix.bystanders.scenarios import evaluation
 
 _EXPERTS = 4
 _FITS: Any = {
@@ -410,6 +411,20 @@ def two_of_experts_undropped_tensor_parallel(job: Job) -> None:
                 job.note(f"output {number}", found(regression_batch(0, number)[0].to(job.device)))
 
     _without_noise(job, outputs)
+
+
+@scenario("top-2 routing without noise, by the script, is evaluated after each step")
+@settings(works_around=("moe_eval_random", "moe_eval_random_before_0_14"), **space.one(stage="0"))
+def two_of_experts_evaluated(job: Job) -> None:
+    model = _undropped(job, 1, capacity_factor=_EXPERTS / 2, eval_capacity_factor=_EXPERTS / 2)
+
+    def trained() -> None:
+        engine = job.engine(model)
+        for step in range(3):
+            job.train(engine, step)
+            evaluation._evaluate(job, engine, f"step {step}")
+
+    _without_noise(job, trained)
 
 
 @scenario("the layer of experts with a gate of the script's own", pinned=[{"stage": "0"}], **_UNDROPPED)

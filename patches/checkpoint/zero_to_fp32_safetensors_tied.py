@@ -1,0 +1,46 @@
+"""zero_to_fp32 --safe_serialization from 0.19.7: "Some tensors share memory" for a model with tied weights.
+
+Why: a tied weight is one tensor under two names, as of an embedding and the head. safetensors refuses to write such
+    tensors. The checkpoint itself is complete, and converting it to PyTorch's format works.
+How: the tensor is written under each of its names, so that whatever reads the file finds all of them: it is larger by
+    the copies. Files in PyTorch's format hold it once, as before. The copy `zero_to_fp32.py` in the checkpoint's
+    directory is patched below `python -m dsfix run`, if it is the file of the installed release. Earlier releases have
+    the bug in another function, or in another statement.
+Workaround: Checkpoints are converted to PyTorch's format, or scripts write the tensors of
+    `get_fp32_state_dict_from_zero_checkpoint` themselves. Both can stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dsfix.patch import Edit, Patch, Severity, Source
+
+from ._tied import convert_tied, unshare
+
+if TYPE_CHECKING:
+    from dsfix.lab import Lab
+
+PATCH = Patch(
+    title="zero_to_fp32 --safe_serialization fails with tied weights: Some tensors share memory",
+    severity=Severity.CRASH,
+    affects={"deepspeed": ">=0.19.7"},
+    changes=(
+        Edit(
+            "deepspeed.utils.zero_to_fp32:convert_zero_checkpoint_to_state_dict",
+            before="save_file(shard_state_dict, output_path, metadata={'format': 'pt'})",
+            code="unshare(shard_state_dict, 'zero_to_fp32_safetensors_tied')",
+            uses=(unshare,),
+        ),
+    ),
+    symptom=r"zero_to_fp32\.py[\s\S]*RuntimeError:\s+Some tensors share memory",
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/6579": "introduced in 0.15.3",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8376": "proposed fix, open",
+    },
+    present=(Source("deepspeed.utils.zero_to_fp32:to_torch_tensor", "torch_state_dict[name] = shared_tensor"),),
+)
+
+
+def reproduce(lab: Lab) -> str:
+    return convert_tied(lab)
