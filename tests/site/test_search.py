@@ -19,7 +19,7 @@ TRACEBACKS = re.findall(r"^=== (.+)-[\d.]+\n((?:(?!=== ).*\n)+)", RECORDED.read_
         ("cannot import name 'BUFSIZE' from 'numpy'", "numpy_bufsize"),
         ("grad norm", "clip_grad_norm_type"),
         ("zero 2 gradient accumulation, only the last micro-batch", "zero2_accumulation_drops_microbatches"),  # a title
-        ("zero_hpz_partition_size", "hpz_second_init"),  # a config key
+        ("zero_hpz_partition_size", "hpz_stale_secondary"),  # a config key
         ("8224", "dict_output_double_scaling"),  # what upstream calls it
         ("https://github.com/deepspeedai/DeepSpeed/issues/8224", "dict_output_double_scaling"),
         ("experts groups order differs between ranks", "moe_group_order"),  # a description

@@ -18,7 +18,7 @@
   const element = (tag, text, attributes = {}) => Object.assign(document.createElement(tag), { textContent: text, ...attributes });
 
   // what the theme leaves to people without a mouse or without eyes
-  for (const each of document.querySelectorAll("pre")) if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+  for (const each of document.querySelectorAll("pre, .table-wrapper")) if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
   document.querySelector("aside.toc-drawer")?.setAttribute("aria-label", "On this page");
 
   // ---- the page of a bug
