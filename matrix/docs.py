@@ -1,4 +1,4 @@
-"""`docs`: write what is made of the catalogue, the table of releases and the records; most of it is not committed."""
+"""`docs`: write what is made of the catalogue, the table of releases and the records, and is committed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,15 @@ from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
 from matrix import files, proofs, table
 from matrix.bystanders import docs as bystanders
-from matrix.bystanders import records as bystanders_records
+from matrix.bystanders import records
 from matrix.edges import near, required
-from matrix.pages import catalogue, evidence, patches
+from matrix.pages import evidence, patches
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
-from matrix.sweep import docs as sweep
-from matrix.sweep import records as sweep_records
-from matrix.upstream import docs as upstream_tests
-from matrix.upstream import records as upstream_tests_records
 
 NAME = "docs"
-HELP = "write docs/patches.md, dsfix/catalogue's day.py and index.json, and all pages of the records into build/pages/"
+HELP = "write docs/patches.md, and dsfix/catalogue's day.py and index.json"
 CHECKOUT = Path(__file__).resolve().parents[1]
-PAGES = "build/pages"  # not in git
 _COMMAND = "python -m tox run -e pages"
 _DAY = '''"""Written by `python -m matrix docs`."""
 
@@ -50,10 +45,9 @@ def run(options: argparse.Namespace) -> int:
     complaints += faults(found, proofs.DIRECTORY)
     if options.check:
         complaints += stale(committed(found), CHECKOUT)
-        complaints += bystanders.faults(bystanders_records.load_all())
+        complaints += bystanders.faults(records.load_all())
     else:
-        write({**committed(found), **pages(found)}, CHECKOUT)
-        print(f"all pages: {PAGES}/")
+        write(committed(found), CHECKOUT)
     print(patches.reproduced(found))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
@@ -68,17 +62,6 @@ def committed(found: Evidence) -> dict[str, str]:
         "dsfix/catalogue/day.py": _DAY.format(max(dates, default="")),
         "dsfix/catalogue/index.json": index(),
     }
-
-
-def pages(found: Evidence) -> dict[str, str]:
-    """Path in the checkout -> text, of what is not in git."""
-    texts = {
-        "catalogue.md": catalogue.render(found),
-        "bystanders.md": bystanders.render(bystanders_records.load_all()),
-        "sweep.md": sweep.render(sweep_records.load_all()),
-        "upstream-tests.md": upstream_tests.render(upstream_tests_records.load_all()),
-    }
-    return {f"{PAGES}/{name}": text for name, text in texts.items()}
 
 
 def index() -> str:

@@ -1,4 +1,4 @@
-"""build/pages/bystanders.md, from the records and their explanations."""
+"""The page of the site, from the records and their explanations."""
 
 from __future__ import annotations
 

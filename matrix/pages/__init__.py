@@ -1,1 +1,1 @@
-"""docs/patches.md, and the pages in build/pages/ that are made of the catalogue, the table and the run proof."""
+"""docs/patches.md, and what the site shares with it: the judged cells, and phrases."""

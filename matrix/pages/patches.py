@@ -18,8 +18,8 @@ to the installed DeepSpeed, and `python -m dsfix explain LOG` searches a log for
 
 {reproduced}
 
-`matrix/proofs/ID.txt` has what was seen. `python -m tox run -e pages` also writes the long pages, into `build/pages/`:
-the patches with all that is known of them, and the results of all other tests.
+`matrix/proofs/ID.txt` has what was seen. `python -m tox run -e site` builds a site, into `site/`: a page for each patch
+with all that is known of it, the results of all other tests, and a search.
 
 """
 _HEADS = ("patch", "severity", "what users see", "DeepSpeed", "only with", "fixed in")

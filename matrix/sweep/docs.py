@@ -1,4 +1,4 @@
-"""build/pages/sweep.md, from the records and their explanations."""
+"""The page of the site, from the records and their explanations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEAD = f"""# The sweep
 `python -m dsfix audit` compares one config with plain PyTorch; the sweep does so over the space of configs
 (`matrix/sweep/space.py`): {{factors}} factors and {{configs}} configs. {{without}} of them contain all compatible pairs
 of levels, and all compatible triples of {{core}}. In the other {{scheduled}} the streams of the emulated CUDA device
-follow a schedule ([late, ahead or random](../../docs/emulated-device.md#with-a-schedule)) and races are looked for;
+follow a schedule ([late, ahead or random](../docs/emulated-device.md#with-a-schedule)) and races are looked for;
 each schedule occurs with each level of {{streams}}. Each config is run on a release without and with dsfix, in separate
 processes, on that device.
 
@@ -136,7 +136,7 @@ def _class(each: Class, record: Record, known: Mapping[str, Row], explanations: 
         if config in known and _shows(each, known[config], runs.get(each.variant))
     ]
     explained = fitting(each, record.release, explanations)
-    causes = [f"fixed by [{patch}](catalogue.md#{patch}){_if_off(patch)}" for patch in each.patches]
+    causes = [f"fixed by [{patch}](../bugs/{patch}.md){_if_off(patch)}" for patch in each.patches]
     causes += [f"[{one.kind.value}: {one.id}](#{one.id})" for one in explained] if not each.patches else []
     return f"| {_levels(each.minimal)} | {_shown(each)} | {len(configs)} | {', '.join(causes)} |"
 

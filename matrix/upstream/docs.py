@@ -1,4 +1,4 @@
-"""build/pages/upstream-tests.md, from the records, the fixes and the explanations."""
+"""The page of the site, from the records, the fixes and the explanations."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _release(record: Record, known: Sequence[Explanation]) -> str:
             why = explanations.fitting(test, record.release, known)
             because = f"{why.kind.value}: {why.text}" if why is not None else "not explained"
             if why is not None and why.patch:
-                because += f" ([{why.patch}](catalogue.md#{why.patch}))"
+                because += f" ([{why.patch}](../bugs/{why.patch}.md))"
             rows.append([_name(test), _seen(run.without), _seen(run.patched), because])
         lines.append(text.table(("worse", "without dsfix", "with it", "why"), rows))
     better = [[_name(test), _why(run, "without")] for test, run in sorted(record.runs.items()) if run.better]
@@ -163,7 +163,7 @@ def _fixed(found: Sequence[Record], known_fixes: Sequence[Fix]) -> str:
 def _needing(run: Run, fix: Fix) -> str:
     """The patches without which the test fails, and those not tried yet."""
     needed = [
-        f"[{patch}](catalogue.md#{patch}): {run.left_out.get(patch, 'not run')}"
+        f"[{patch}](../bugs/{patch}.md): {run.left_out.get(patch, 'not run')}"
         for patch in fix.patches
         if run.better and _needed(run.left_out.get(patch, "failed"))
     ]

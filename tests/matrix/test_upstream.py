@@ -252,7 +252,7 @@ class TestPage:
             ({patch: "passed"}, "", 1),
         ):
             record = Record("0.16.9", "v0.18.9", runs={"unit/a.py::b[1]": Run(["failed"], ["passed"], {}, left_out)})
-            needed = f" [{patch}](catalogue.md#{patch}): {cell}" if cell else " "
+            needed = f" [{patch}](../bugs/{patch}.md): {cell}" if cell else " "
             assert f"{row}{needed} |" in docs.render([record], (), (fix,))
             assert len(list(docs.faults([record], (), (fix,)))) == faults
 

@@ -1,0 +1,208 @@
+"""bugs/ID.md: all that is known of the bug of a patch."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape as quoted
+from typing import Callable
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from dsfix.catalogue.registry import Entry
+from dsfix.patch import RAN, Edit
+from dsfix.upstream import areas
+from matrix.bystanders import docs as bystanders
+from matrix.bystanders import records, scenario
+from matrix.bystanders.comparison import State as Compared
+from matrix.bystanders.records import Record
+from matrix.pages import text
+from matrix.pages.evidence import Evidence
+from matrix.proofs import State
+
+
+def claimed(entry: Entry, releases: Iterable[str]) -> list[str]:
+    """The releases that the patch is for."""
+    specifiers = SpecifierSet(entry.patch.affects.get("deepspeed", ""))
+    return [each for each in releases if specifiers.contains(each)]
+
+
+def torches(entry: Entry, known: Iterable[str]) -> list[str]:
+    """Those of these minor versions of torch, such as "2.4", of which the patch is for one at least."""
+    specifiers = SpecifierSet(entry.patch.affects.get("torch", ""))
+    return [each for each in known if any(specifiers.contains(f"{each}.{last}") for last in range(10))]
+
+
+def told(entry: Entry) -> list[str]:
+    """What a job's log says that the patch did; RAN where it says only that it ran."""
+    edits = [each.effect for each in entry.patch.changes if isinstance(each, Edit) and each.effect]
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(entry.module))) if isinstance(node, ast.Call)]
+    calls = [each for each in calls if getattr(each.func, "id", "") == "took_effect"]
+    sentences = [each.args[1].value for each in calls if isinstance(each.args[1], ast.Constant)]
+    return list(dict.fromkeys([*edits, *(str(each).replace("%s", "…") for each in sentences)]))
+
+
+def config(entry: Entry) -> str:
+    """The condition on a job's config under which it meets the bug, as written in the patch; "" without one."""
+    source = inspect.getsource(entry.module)
+    keywords = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.keyword) and node.arg == "config")
+    for keyword in keywords:
+        if isinstance(keyword.value, ast.Lambda):
+            return " ".join((ast.get_source_segment(source, keyword.value.body) or "").split())
+    condition = entry.patch.config
+    return inspect.getsource(condition) if condition else ""
+
+
+def mine(releases: Sequence[str], here: Sequence[str], torch: Sequence[str], with_torch: Sequence[str]) -> str:
+    """The form that tells whether one's own versions have the bug; a script fills it in."""
+    data = {"releases": releases, "affected": here, "torches": torch, "with": with_torch}
+    fields = " ".join(f'data-{name}="{quoted(" ".join(values))}"' for name, values in data.items())
+    return f'```{{raw}} html\n<form class="mine" hidden {fields}></form>\n```\n'
+
+
+def block(language: str, content: str) -> str:
+    """A block of code."""
+    return f"~~~~~{language}\n{content.rstrip()}\n~~~~~\n"
+
+
+def render(entry: Entry, found: Evidence, jobs: Sequence[Record], diff: str | None, seen: str) -> str:
+    """The page. diff: None without the source of the last release; seen: the error of a real run, or ""."""
+    patch, here = entry.patch, claimed(entry, found.releases)
+    torch = torch_versions(found)
+    beside = text.beside(patch)
+    parts = [
+        f"---\norphan: true\n---\n\n# {text.escape(patch.title)}\n",
+        f"`{entry.id}` · {patch.severity.value} · {areas.of(entry)} · DeepSpeed {text.affected(patch, found.releases)}"
+        f"{f' · with {text.escape(beside)}' if beside else ''}\n",
+        mine(found.releases, here, torch, torches(entry, torch)),
+        _remedy(entry, here[-1]),
+        "## What users see\n",
+        *_seen(entry, seen),
+        *_story(entry, found),
+        "## What the patch changes\n",
+        *changes(entry, here[-1], diff),
+        "## Whether it took effect\n",
+        *_effect(entry),
+        "## Proof\n",
+        *_proof(entry, found),
+        *_bystanders(entry.id, jobs),
+        "## Upstream\n",
+        "".join(f"- [{text.short_link(link)}]({link}): {text.escape(what)}\n" for link, what in patch.upstream.items())
+        or "Nothing is reported.\n",
+    ]
+    return "\n".join(parts)
+
+
+def torch_versions(found: Evidence) -> list[str]:
+    """The minor versions of torch that people can have."""
+    newest = max(Version(each.torch) for each in found.table.environments.values())
+    return [f"2.{minor}" for minor in range(newest.minor + 1)]
+
+
+def _remedy(entry: Entry, last: str) -> str:
+    patch = entry.patch
+    enough = "" if patch.default else f" with `DSFIX_ONLY={entry.id}`, as this patch is off by default"
+    fixed = f", or DeepSpeed {patch.fixed_in} or later" if patch.fixed_in else ""
+    continued = f" In later releases [{patch.continued_by}]({patch.continued_by}.md) continues it." * bool(
+        patch.continued_by
+    )
+    return f"What helps: `import dsfix` on the first line of the script{enough}{fixed}.{continued}\n"
+
+
+def _seen(entry: Entry, seen: str) -> Iterator[str]:
+    patch = entry.patch
+    if seen:
+        yield block("text", seen)
+    if patch.symptom:
+        yield f"The log matches {text.code(patch.symptom)}.\n"
+    else:
+        yield "No error and no line of a log shows it.\n"
+    if condition := config(entry):
+        yield "A job meets it if its config, as `python -m dsfix check ds_config.json` reads it, meets\n"
+        yield block("python", condition)
+
+
+def _story(entry: Entry, found: Evidence) -> Iterator[str]:
+    ids = "|".join(re.escape(each.id) for each in found.entries)
+    for heading, body in text.story(entry).items():
+        linked = re.sub(rf"(?<![\w/`])({ids})(?![\w`])", r"[\1](\1.md)", text.escape(body[:1].upper() + body[1:]))
+        yield f"## {heading}\n\n{linked}\n"
+
+
+def changes(entry: Entry, last: str, diff: str | None) -> Iterator[str]:
+    """What the patch changes. diff: None without the source of the last release with the bug."""
+    made = entry.patch.changes
+    if diff:
+        yield f"In DeepSpeed {last}:\n"
+        yield block("diff", diff)
+    elif any(isinstance(each, Edit) for each in made):
+        yield (
+            f"The source of DeepSpeed {last} was not there when this page was built, so the diff is not; "
+            f"`python -m dsfix diff {entry.id}` prints it for the installed release.\n"
+        )
+    helpers: list[Callable[..., object]] = []
+    for each in made:
+        if isinstance(each, Edit):
+            helpers += each.uses
+        else:
+            yield f"`{type(each).__name__}` of `{each.target}`: sets it when DeepSpeed is imported.\n"
+            helpers.append(each.factory)
+    for helper in dict.fromkeys(helpers):
+        yield block("python", inspect.cleandoc(f"\n{inspect.getsource(helper)}"))
+
+
+def _effect(entry: Entry) -> Iterator[str]:
+    effects = told(entry)
+    for each in effects:
+        if each != RAN:
+            yield f"The first time that it changes a result, the job's log says: “{text.escape(each)}”.\n"
+    if RAN in effects:
+        yield "The report of a job says that its code ran; whether a result changed, only the device knows.\n"
+    if not effects:
+        yield "It tells nothing: `dsfix.report()` says that it was applied, not whether it changed a result.\n"
+
+
+def _proof(entry: Entry, found: Evidence) -> Iterator[str]:
+    for column in found.columns:
+        cells = found.cells[entry.id][column.name]
+        if column is found.columns[0] or any(each.cell for each in cells.values()):
+            yield f"- {column.name}: {text.proven(found, entry.id, column)}"
+    fixed = [
+        (Version(release), release, judged.cell)
+        for cells in found.cells[entry.id].values()
+        for release, judged in cells.items()
+        if judged.cell is not None and judged.state is State.FIXED
+    ]
+    if fixed:
+        _, release, cell = max(fixed, key=lambda each: each[0])
+        without, patched = (text.escape(" ".join(run.detail.split())) for run in (cell.without, cell.patched))
+        yield f"\nSeen on {release} without the patch: {without}. With it: {patched}.\n"
+    yield f"\n`python -m dsfix verify {entry.id}` runs the reproduction in your environment.\n"
+
+
+def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
+    one = bystanders.of(patch_id, jobs)
+    record = records.home(patch_id, jobs)
+    if one is None or record is None:
+        return
+    yield "## Jobs that stay the same\n"
+    sentence = f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code"
+    if one.added and not any(one.added):
+        sentence += ", with no more collectives, waits of the host or memory where results stay the same"
+    elif one.added:
+        names = ("collectives", "waits of the host for the device", "bytes of peak memory")
+        most = ", ".join(f"{count} {name}" for count, name in zip(one.added, names))
+        sentence += f"; one whose results stay the same has at most {most} more with it"
+    yield f"{sentence}.\n"
+    same = [
+        job.partition("-")[0]
+        for job, run in record.jobs.items()
+        if patch_id in run.one and run.one[patch_id].state == Compared.SAME
+    ]
+    scripts = scenario.load()
+    if titles := [scripts[each].title for each in dict.fromkeys(same) if each in scripts]:
+        yield f"Bitwise the same with this patch as without it: {len(same)} of them, of these scripts:\n"
+        yield "".join(f"- {text.escape(each)}\n" for each in titles)

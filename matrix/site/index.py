@@ -1,0 +1,113 @@
+"""What the search of the site looks at: a script that assigns it, so that it can be loaded from a folder, too."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from dsfix.catalogue.registry import Entry
+from dsfix.cli.exits import Complaint
+from dsfix.cli.printing.upstream import number
+from dsfix.explain import literals
+from dsfix.explain.signature import Role, Signature
+from dsfix.upstream import areas
+from dsfix.upstream.coverage import Bug
+from dsfix.upstream.table import Table
+from matrix.site import bugs, known
+
+LARGEST = 2_000_000  # bytes
+_RANKS = {Role.CAUSE: 0, Role.GENERAL: 1, Role.POSSIBLE: 2}
+# what JavaScript does not know or means differently: flags, names, possessive repeats, ends of the text
+_PYTHON_ONLY = re.compile(r"\(\?(?![:=!]|<[=!])|[*+?}]\+|(?<![\w[])\^|\$")
+
+
+def written(pages: Iterable[Mapping[str, Any]], releases: Sequence[str], torch: Sequence[str]) -> str:
+    """The script. Raises Complaint if it is too large."""
+    told = json.dumps({"releases": releases, "torch": torch, "pages": list(pages)}, separators=(",", ":"))
+    script = f"window.dsfixKnown = {told};\n"
+    if len(script.encode()) > LARGEST:
+        raise Complaint(f"the search index has {len(script.encode())} bytes, more than {LARGEST}")
+    return script
+
+
+def of_patch(
+    entry: Entry, seen: str, own: Iterable[Bug], named_by: Iterable[Signature], all_: Table, torch: Sequence[str]
+) -> dict[str, Any]:
+    """A patch's page. seen: the error of a real run; own: its rows; named_by: the signatures that name it."""
+    patch, signatures = entry.patch, list(named_by)
+    rows = " ".join(bug.row.bug for bug in own)
+    links = [*patch.upstream, *(link for bug in own for link in bug.row.urls)]
+    return {
+        **_page(f"bugs/{entry.id}", patch.title, areas.of(entry), patch.severity.value, entry.id),
+        **_where(bugs.claimed(entry, map(str, all_.releases)), bugs.torches(entry, torch), all_, torch),
+        "keys": f"{entry.id} {rows} {_numbers(links)}",
+        "message": " ".join([patch.symptom, seen, *(each.title for each in signatures)]),
+        "words": _words(f"{inspect.cleandoc(entry.docstring)} {bugs.config(entry)}"),
+        "patterns": [pattern(each) for each in (patch.symptom, *(one.pattern for one in signatures)) if each],
+    }
+
+
+def of_row(bug: Bug, all_: Table, torch: Sequence[str]) -> dict[str, Any]:
+    row = bug.row
+    found = known.answer(bug, all_).state.value
+    return {
+        **_page(f"bugs/{known.name(bug)}", row.bug, row.area, row.severity, f"{number(bug)}, {found}"),
+        **_where(known.affected(bug, all_), torch, all_, torch),
+        "keys": _numbers(row.urls),
+        "words": _words(" ".join(each for state in row.states for each in state)),
+    }
+
+
+def of_signature(one: Signature, all_: Table, torch: Sequence[str]) -> dict[str, Any]:
+    claimed = SpecifierSet(one.affects.get("deepspeed", ""))
+    with_torch = SpecifierSet(one.affects.get("torch", ""))
+    return {
+        **_page(f"messages/{one.id}", one.title, "", "", "a message and what helps"),
+        **_where(
+            [str(each) for each in all_.releases if each in claimed],
+            [each for each in torch if any(f"{each}.{last}" in with_torch for last in range(10))],
+            all_,
+            torch,
+        ),
+        "keys": f"{one.id} {_numbers(one.evidence)}",
+        "message": " ".join(each for each in one.matches),
+        "words": _words(f"{one.what} {one.remedy}"),
+        "patterns": [pattern(one.pattern)] if one.pattern else [],
+        "rank": 1 if one.patches else _RANKS.get(one.role, 3),
+    }
+
+
+def _page(address: str, title: str, area: str, severity: str, name: str) -> dict[str, Any]:
+    return {"url": f"{address}.html", "title": title.replace("`", ""), "area": area, "severity": severity, "name": name}
+
+
+def _where(here: Sequence[str], with_torch: Sequence[str], all_: Table, torch: Sequence[str]) -> dict[str, Any]:
+    """Runs of releases, each from and to which one it is, and versions of torch; left out where it is all of them."""
+    found: dict[str, Any] = {}
+    if len(here) < len(all_.releases):
+        places = [place for place, each in enumerate(all_.releases) if str(each) in here]
+        begins = [each for each in places if each - 1 not in places]
+        found["releases"] = list(zip(begins, (each for each in places if each + 1 not in places)))
+    if len(with_torch) < len(torch):
+        found["torch"] = list(with_torch)
+    return found
+
+
+def _numbers(links: Iterable[str]) -> str:
+    return " ".join(link.rpartition("/")[2][:9] for link in links if "/" in link)
+
+
+def _words(text: str) -> str:
+    return " ".join(dict.fromkeys(re.findall(r"[^\W_]+", text.lower().replace("_", " "))))
+
+
+def pattern(expression: str) -> dict[str, Any]:
+    """The expression, and the strings one of which a matching text has. Raises Complaint if JavaScript differs."""
+    if _PYTHON_ONLY.search(re.sub(r"\\.|\[(?:\\.|[^\]])*\]", "x", expression)) or re.search(r"\\[AZ]", expression):
+        raise Complaint(f"the site's search cannot look for {expression!r}, which only Python understands")
+    return {"is": expression, "has": sorted(literals.trigger(literals.required(expression)))}

@@ -1,0 +1,56 @@
+"""How the pages look to people, and to programs that read them out."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from dsfix.catalogue import registry
+from matrix.site import command, known
+
+KINDS = (
+    *("bugs/zero3_offload_clip_device.html", "bugs/zero2_accumulation_drops_microbatches.html", "bugs/pull-7257.html"),
+    *("messages/cuda_home_missing.html", "bugs/without-patch.html", "docs/patches.html", "docs/commands.html"),
+    *("README.html", "CONTRIBUTING.html"),
+)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_page_scrolls_sideways(open_page, name):
+    page = open_page(name)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+
+
+@pytest.mark.parametrize("name", ["index.html", "docs/commands.html", *KINDS[:1], *KINDS[3:4]])
+def test_contrast_and_labels(open_page, page, shown, name):
+    open_page(name, "query=gradient+norm" * (name == "index.html"))
+    if name == "index.html":
+        shown()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert _violations(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert _violations(page, runOnly=["color-contrast"]) == []
+
+
+def _violations(page, **options):
+    """What axe finds; it loads nothing, as no script may read a file. Some tables have no head in Markdown."""
+    options = {"preload": False, "rules": {"empty-table-header": {"enabled": False}}, **options}
+    found = Axe().run(page, options=options).response["violations"]
+    return [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ("deepspeed=0.14.2", "Yes: DeepSpeed 0.14.2 has this bug."),
+        ("deepspeed=0.14.3&torch=2.4", "No: DeepSpeed 0.14.3 with torch 2.4 does not have this bug."),
+        ("", ""),
+    ],
+)
+def test_whether_mine_is_among_them(open_page, asked, answer):
+    page = open_page("bugs/zero3_offload_clip_device.html", asked)
+    assert page.inner_text(".mine output") == answer
+
+
+def test_every_bug_has_its_page():
+    ids = [f"bugs/{each}.html" for each in registry.catalogue()]
+    rows = [f"bugs/{known.name(each)}.html" for each in command.rows() if not each.row.key.startswith("patch/")]
+    assert [each for each in (*ids, *rows) if not (command.CHECKOUT / "site" / each).is_file()] == []
