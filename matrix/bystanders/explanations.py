@@ -64,7 +64,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "The third of four passes is an evaluation: moe_eval_random does not draw its second expert by chance.",
         ("two_of_experts", "two_of_experts_on_two_ranks"),
         states=("worse",),
-        patches=("", "moe_eval_random", "moe_eval_random_before_0_14"),
+        patches=("", "moe_eval_random", "moe_eval_random_before_0_14_0"),
         why="not the same: [bits] pass 2: output",
     ),
     Explanation(

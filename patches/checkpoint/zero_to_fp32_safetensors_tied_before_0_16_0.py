@@ -26,7 +26,7 @@ PATCH = Patch(
         Edit(
             "deepspeed.utils.zero_to_fp32:convert_zero_checkpoint_to_fp32_state_dict",
             before="save_file(shard, output_path, metadata={'format': 'pt'})",
-            code="unshare(shard, 'zero_to_fp32_safetensors_tied_before_0_16')",
+            code="unshare(shard, 'zero_to_fp32_safetensors_tied_before_0_16_0')",
             uses=(unshare,),
         ),
     ),
