@@ -94,7 +94,7 @@ def _deviation(lab: Lab, name: str, zero: dict[str, Any]) -> float:
             gradients = torch.autograd.grad(each, list(model.parameters()), retain_graph=True)
             of_rank.append(torch.cat([gradient.flatten() for gradient in gradients]))
         passes.append(of_rank)
-    right = sum(sum(each) for each in passes) / len(passes)
+    right: Any = sum(sum(each) for each in passes) / len(passes)
 
     engine_model = lab.models.MLP()
     config = {
