@@ -7,7 +7,8 @@ How: in evaluation mode the second expert is the one with the second largest log
     numbers are drawn nevertheless: what follows an evaluation stays the same. Not changed: with k = 1, `use_rts`
     chooses by chance which tokens are dropped, in evaluations too.
 Changes: evaluations and inference of models with k = 2 and three or more experts: losses, outputs, and what a script
-    decides by them. Training stays as it is, as do checkpoints; one written without the patch can be resumed.
+    decides by them; also training of a gate in evaluation mode. Training in training mode stays as it is. A checkpoint
+    written without the patch can be resumed.
 Workaround: Scripts set `top2_2nd_expert_sampling` to False, for the evaluation or altogether, or average several
     evaluations. All can stay.
 """

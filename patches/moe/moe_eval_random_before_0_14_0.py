@@ -3,7 +3,8 @@
 Why: as in moe_eval_random; these releases have no option to draw no second expert.
 How: as there. The gate marks the logits of an evaluation, whose noise is 0.
 Changes: evaluations and inference of models with k = 2 and three or more experts: losses, outputs, and what a script
-    decides by them. Training stays as it is, as do checkpoints; one written without the patch can be resumed.
+    decides by them; also training of a gate in evaluation mode. Training in training mode stays as it is. A checkpoint
+    written without the patch can be resumed.
 Workaround: Scripts replace `gumbel_rsample` for the evaluation, or average several evaluations. Both can stay.
 """
 

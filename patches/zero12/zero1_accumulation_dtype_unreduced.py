@@ -9,8 +9,8 @@ Why: with `data_types.grad_accum_dtype: "fp32"`, ZeRO-1 accumulates the gradient
 How: with more than one rank the copy replaces its source before it is reduced; before that, the gradient that the hook
     is called for is added.
 Changes: each step uses the gradients of all ranks. They are communicated in the model's dtype, as before; 0.19.8
-    communicates them in the accumulation dtype. A checkpoint written without the patch loads; it was trained with
-    noisier gradients.
+    communicates them in the accumulation dtype. Steps of several backward passes, which newer releases reduce one by
+    one, stay wrong: the last pass counts most. A checkpoint written without the patch loads.
 Workaround: None in the script; ZeRO-2, or accumulation in the parameters' dtype, helps.
 """
 
