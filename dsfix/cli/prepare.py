@@ -20,7 +20,7 @@ def require_deepspeed() -> None:
     version = versions.installed("deepspeed")
     if version is None:
         raise Complaint(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
-    if versions.module_file("deepspeed.runtime") is None:
+    if version and versions.module_file("deepspeed.runtime") is None:  # "": another one than the installed is imported
         raise Complaint(
             f"deepspeed {version} is registered as installed, but its package is missing or incomplete: reinstall it",
             NO_DEEPSPEED,

@@ -28,7 +28,7 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 
 def _meets(job: Job) -> bool:
     checked = job.get("bf16", "check_grad_overflow", default=job.release >= Version("0.19.3"))
-    if job.stage not in (1, 2) or job.offloads_optimizer or job.on("fp16"):
+    if job.stage not in (1, 2) or not job.clips or job.offloads_optimizer or job.on("fp16"):
         return False
     return not (job.on("bf16") and checked)
 
