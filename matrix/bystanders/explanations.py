@@ -65,7 +65,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("two_of_experts", "two_of_experts_on_two_ranks"),
         states=("worse",),
         patches=("", "moe_eval_random", "moe_eval_random_before_0_14_0"),
-        why="not the same: [bits] pass 2: output",
+        why="not the same: [bits] pass 2",
     ),
     Explanation(
         "zero3-weights-alone",
