@@ -3,9 +3,9 @@
 Why: the update of a convolution's four-dimensional weight is computed as a matrix. Since 0.19.7 `muon_update` chooses
     between it and the gradient, which has four dimensions, so that a step of non-finite gradients is seen and skipped.
     The two shapes do not broadcast: the first step fails. With a kernel of size 1 they do, to a tensor of the square of
-    the weight's elements: right under ZeRO-1 and ZeRO-2, which take its first part, else an IndexError.
+    the weight's elements: ZeRO-1 and ZeRO-2 come to the right update, the others to an IndexError.
 How: gives the update the shape of the gradient.
-Workaround: Scripts set `use_muon = False` on convolutions. That can stay.
+Workaround: None; DeepSpeed sets `use_muon` on every weight with two or more dimensions, whatever the script has set.
 """
 
 from __future__ import annotations

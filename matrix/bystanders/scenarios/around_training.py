@@ -501,6 +501,20 @@ def several_losses_added_up(job: Job) -> None:
     _added_up(job)
 
 
+@scenario("with fp32 gradients and optimizer offload, losses are added up, for one backward pass")
+@settings(
+    works_around=("zero1_second_backward_counts_first",),
+    release="0.19.8",
+    **one(stage="1", offload="optimizer", precision="bf16", ranks="2"),
+)
+def several_losses_added_up_offloaded(job: Job) -> None:
+    engine = job.engine(job.MLP(), data_types={"grad_accum_dtype": "fp32"})
+    for step in range(4):
+        engine.backward(sum(job.loss(engine, job.batch(2 * step + micro)) / 2 for micro in range(2)))
+        engine.step()
+        job.look(engine, f"step {step}")
+
+
 @scenario("without ZeRO losses are added up, for one backward pass")
 @settings(works_around=("bf16_retain_graph_dropped",), release="0.16.0", **one(precision="bf16"))
 def several_losses_added_up_without_zero(job: Job) -> None:

@@ -360,7 +360,7 @@ def exported_as_safetensors(job: Job) -> None:
     _exported_as_safetensors(job, job.MLP(), lambda save_file: save_file)
 
 
-_TIED = tuple(f"zero_to_fp32_safetensors_tied{each}" for each in ("", "_before_0_16", "_before_0_19_7"))
+_TIED = tuple(f"zero_to_fp32_safetensors_tied{each}" for each in ("", "_before_0_16_0", "_before_0_19_7"))
 
 
 @scenario("tied weights are exported as safetensors by a save_file of the script, which copies them")
