@@ -367,7 +367,7 @@ _TIED = tuple(f"zero_to_fp32_safetensors_tied{each}" for each in ("", "_before_0
 @settings(works_around=_TIED, **space.one(stage="2"))
 def tied_exported_as_safetensors(job: Job) -> None:
     model = job.MLP()
-    model.blocks[1][0].weight = model.blocks[0][0].weight
+    model.blocks[1][0].weight = model.blocks[0][0].weight  # type: ignore[index,unused-ignore]
 
     def copying(save_file: Any) -> Any:
         return lambda given, *args, **more: save_file(
