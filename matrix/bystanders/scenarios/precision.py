@@ -135,3 +135,32 @@ def fused_adam_nan_loss(job: Job) -> None:
     for step in range(4):
         factor = float("nan") if step == 1 else 1.0
         job.train(engine, step, lambda batch, factor=factor: job.loss(engine, batch) * factor)
+
+
+_TWO_LOSSES: Any = {"stage": "1", "precision": ("fp16",), "ranks": ("2", "4"), "offload": ("none",)}
+_ALIKE = [{**_FP16, "ranks": "2", "overlap_comm": overlap} for overlap in ("false", "true")]
+
+
+@scenario("gradients accumulated in fp32, two losses, the second without one head", pinned=_ALIKE, **_TWO_LOSSES)
+def two_losses_accumulated_in_fp32(job: Job) -> None:
+    nn = job.torch.nn
+
+    def forward(self: Any, x: Any) -> Any:
+        x = self.body(x)
+        return self.left(x), self.right(x)
+
+    widths = {"body": 16, "left": 1, "right": 1}
+    model = job.model(forward, **{name: nn.Linear(16, width) for name, width in widths.items()})
+    engine = job.engine(model, data_types={"grad_accum_dtype": "fp32"})
+    for step in range(4):
+        for micro in range(job.accumulation):
+            inputs, targets = job.batch(10 * step + micro)
+            if step < 2:  # all ranks have the same data
+                job.torch.manual_seed(10 * step + micro)
+                inputs = job.torch.randn(4, 16).to(inputs)
+                targets = inputs[:, :1].float()
+            left, right = engine(inputs)
+            engine.backward((left + right).float().square().mean(), retain_graph=True)
+            engine.backward(nn.functional.mse_loss(left.float(), targets))
+            engine.step()
+        job.look(engine, f"step {step}")
