@@ -70,7 +70,7 @@ def _columns(first: table.Environment, environments: Sequence[table.Environment]
     """The environments with another torch."""
     yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(each.torch for each in environments)}}}]"
     yield "deps ="
-    yield from ("    {[releases]others}", "    pip", "    pypi-simple")
+    yield "    {[releases]others}"
     same = {
         name for name in first.distributions if len({each.distributions[name] for each in (first, *environments)}) == 1
     }

@@ -59,8 +59,7 @@ class EditHandle:
             while self.sites:
                 site = self.sites.pop()
                 try:
-                    others = {other: edits for other, edits in site.edits.items() if other != self.patch_id}
-                    site.compose(others, self.cache)
+                    site.compose({name: each for name, each in site.edits.items() if name != self.patch_id}, self.cache)
                 except Refused as error:
                     refused.append(error)
         if refused:

@@ -141,7 +141,12 @@ _TWO_LOSSES: Any = {"stage": "1", "precision": ("fp16",), "ranks": ("2", "4"), "
 _ALIKE = [{**_FP16, "ranks": "2", "overlap_comm": overlap} for overlap in ("false", "true")]
 
 
-@scenario("gradients accumulated in fp32, two losses, the second without one head", pinned=_ALIKE, **_TWO_LOSSES)
+@scenario(
+    "gradients accumulated in fp32, two losses, the second without one head",
+    release="0.18.9",
+    pinned=_ALIKE,
+    **_TWO_LOSSES,
+)
 def two_losses_accumulated_in_fp32(job: Job) -> None:
     nn = job.torch.nn
 
