@@ -17,7 +17,7 @@ from typing import Any, Callable, NamedTuple
 from .. import log
 from ..catalogue.registry import Summary
 from ..engine.rewrite import names
-from ..patch import EFFECTS, Edit, Patch, Provide
+from ..patch import EFFECTS, Edit, Patch
 
 _LINES = 10  # of a job's log
 
@@ -114,8 +114,9 @@ def told(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
     names = {summary.id, summary.module}
     for name in names & _effects.keys():
         return "took effect", _effects[name]
-    if names & _reached or all(isinstance(each, Provide) for each in patch.changes):
-        return "ran", None
-    tells = any(isinstance(each, Edit) and each.effect for each in patch.changes)
+    edits = [each for each in patch.changes if isinstance(each, Edit)]
     names_used = vars(sys.modules[summary.module]).values()
-    return ("not reached" if tells or took_effect in names_used or ran in names_used else ""), None
+    tells = any(each.effect for each in edits) or took_effect in names_used or ran in names_used
+    if names & _reached or not (edits or tells):  # a name that is provided or replaced is in force at once
+        return "ran", None
+    return ("not reached" if tells else ""), None

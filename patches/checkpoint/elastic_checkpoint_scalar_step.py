@@ -35,7 +35,15 @@ PATCH = Patch(
     title="ZeRO-1/2 + elastic_checkpoint + torch's Adam: saving fails, slice() of a 0-dim tensor",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.18.2"},
-    changes=(Edit(_LEAN, replace="torch.is_tensor(value)", code=_CHECK),),
+    changes=(
+        Edit(
+            _LEAN,
+            replace="torch.is_tensor(value)",
+            code=_CHECK,
+            effect="a state without dimensions was saved; saving would have failed",
+            when="torch.is_tensor(value) and value.dim() == 0",
+        ),
+    ),
     symptom=r"_get_state_without_padding[\s\S]*slice\(\) cannot be applied to a 0-dim tensor",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/7650": "reported",

@@ -21,6 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.process.effects import ran
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -47,6 +48,7 @@ def load_in_own_directory(load: Any) -> Any:
         known = entries.get(name)
         try:
             os.makedirs(own, exist_ok=True)
+            ran(__name__)
             return load(*args, **{**options, "build_directory": own})
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -39,7 +39,7 @@ PATCH = Patch(
     # through 0.12.3 `import deepspeed` does not import these classes, which only FastGen uses
     affects={"deepspeed": ">=0.12.4,<0.18.6", "python": ">=3.14.0.dev0"},
     changes=tuple(
-        Edit(target, before=_READ, code="evaluate_annotations(attrs)", uses=(evaluate_annotations,))
+        Edit(target, before=_READ, code="evaluate_annotations(attrs)", uses=(evaluate_annotations,), effect=RAN)
         for target in (_PARAMETER, _LAYER)
     ),
     symptom=r"Target parameter \"[^\"\n]+\" not found in this layer\. Valid targets are \[\]",

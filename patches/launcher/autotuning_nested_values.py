@@ -17,7 +17,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -34,6 +34,7 @@ PATCH = Patch(
             replace="return get_val_by_key(v, k)",
             code="found = None if v is d.get('arg_mappings') else get_val_by_key(v, k)\n"
             "if found is not None:\n    return found",
+            effect=RAN,
         ),
     ),
     upstream={

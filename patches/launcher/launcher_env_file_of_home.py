@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,7 +28,7 @@ PATCH = Patch(
     title="deepspeed on several nodes: with ./.deepspeed_env the one in the home directory is not read",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.13.1"},
-    changes=(Edit(_MAIN, replace=f"if not os.path.isfile(environ_file):\n    {_FILE}", code=_FILE),),
+    changes=(Edit(_MAIN, replace=f"if not os.path.isfile(environ_file):\n    {_FILE}", code=_FILE, effect=RAN),),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/4006": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/4992": "fixed in 0.13.1",

@@ -17,7 +17,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -40,6 +40,7 @@ PATCH = Patch(
             after="self.exports[key.strip()] = f'\"{var.strip()}\"'",
             code="self.exports[key.strip()] = for_a_shell(var.strip())",
             uses=(for_a_shell,),
+            effect=RAN,
         ),
     ),
     upstream={

@@ -31,6 +31,8 @@ PATCH = Patch(
             _PARSE,
             replace="node_configs[hostname] if hostname in node_configs else list(range(slots))",
             code="node_configs[hostname] if node_configs.get(hostname) else list(range(slots))",
+            effect="a host that was included without slots got all of its slots",
+            when="hostname in node_configs and not node_configs[hostname]",
         ),
     ),
     symptom=r"launcher/runner\.py.*\n\s*first_host = list\(active_resources\.keys\(\)\)\[0\]\n(.*\n){0,3}?.*IndexError",

@@ -29,6 +29,8 @@ PATCH = Patch(
             _VALIDATE,
             replace="self._setup_mpi_environment()",
             code="self._setup_mpi_environment() if 'OMPI_COMM_WORLD_RANK' in os.environ else None",
+            effect="variables of MPI were not asked for; an EnvironmentError would have come",
+            when="'OMPI_COMM_WORLD_RANK' not in os.environ",
         ),
     ),
     symptom=r"multinode_runner\.py.*\n(.*\n){1,12}?.*(OSError|EnvironmentError): MPI environment variables are not set",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -41,6 +41,7 @@ PATCH = Patch(
             replace='deepspeed_launch = [f"source {self.args.venv_script}"] + deepspeed_launch',
             code="deepspeed_launch = [source(self.args.venv_script)] + deepspeed_launch",
             uses=(source,),
+            effect=RAN,
         ),
     ),
     upstream={

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -48,6 +48,7 @@ PATCH = Patch(
             code="active_resources = parse_inclusion_exclusion("
             "with_visible(resource_pool, args.include, locals()), args.include, args.exclude)",
             uses=(with_visible,),
+            effect=RAN,
         ),
     ),
     symptom=r"launcher/runner\.py.*\n(.*\n){1,12}?.*No slot '\d+' specified on host 'localhost'",

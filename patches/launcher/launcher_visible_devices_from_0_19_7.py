@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -32,6 +32,7 @@ PATCH = Patch(
 active_resources = parse_inclusion_exclusion(
     with_visible(resource_pool, args.include, locals()), args.include, args.exclude
 )""",
+            effect=RAN,
         ),
     ),
     symptom=r"launcher/runner\.py.*\n(.*\n){1,12}?.*No slot '\d+' specified on host 'localhost'",

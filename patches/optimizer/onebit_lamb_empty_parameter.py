@@ -35,6 +35,8 @@ PATCH = Patch(
             _STEP,
             replace="np.sqrt(torch.numel(self.state[p]['exp_avg']))",
             code="np.sqrt(torch.numel(self.state[p]['exp_avg']) or 1)",
+            effect="a parameter without elements got a scale; the step would have failed",
+            when="torch.numel(self.state[p]['exp_avg']) == 0",
         ),
         Edit(
             _STEP,

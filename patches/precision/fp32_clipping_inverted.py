@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity
+from dsfix.patch import RAN, Edit, Patch, Severity
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -34,6 +34,7 @@ PATCH = Patch(
             "deepspeed.runtime.utils:clip_grad_norm_",
             replace="torch.max(tmp_tensor, clip_coef)",
             code="torch.min(tmp_tensor, clip_coef)",
+            effect=RAN,
         ),
     ),
     upstream={

@@ -33,6 +33,8 @@ PATCH = Patch(
             _PREPARE,
             before="for module_name, fused_type in fused_type_dict.items():\n    ...",
             code='if "FalconDecoderLayer" in module_str:\n    return _bloom_type_transpose(src, mp_size)',
+            effect="a fused weight was split as Falcon's; it would have been split as GLM's",
+            when='"FalconDecoderLayer" in module_str',
         ),
     ),
     upstream={

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +52,7 @@ PATCH = Patch(
             replace="module_name_matches = [k for k in fused_type_dict.keys() if module_str in k]",
             code="module_name_matches = recognized(fused_type_dict, module_str)",
             uses=(recognized,),
+            effect=RAN,
         ),
     ),
     upstream={

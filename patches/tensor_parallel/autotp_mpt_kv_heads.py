@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -31,6 +32,7 @@ def divide_kv_heads(module: Any, ranks: int) -> None:
     width, heads, size = (getattr(module, name, 0) for name in ("d_model", "n_heads", "head_dim"))
     if width and width == heads * size:  # of the heads divided already
         return
+    took_effect(__name__, "kv_n_heads and d_model were divided by the ranks; a shape error would have come")
     for name in ("kv_n_heads", "d_model"):
         if hasattr(module, name):
             setattr(module, name, get_shard_size(getattr(module, name), ranks))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import Edit, Patch, Severity, Source
+from dsfix.patch import RAN, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -30,7 +30,7 @@ PATCH = Patch(
     title="MoE with Tutel + tensor parallelism: experts compute on parts of several tokens",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.4"},
-    changes=(Edit(_FORWARD, replace=_ENCODED, code=f"{_ENCODED}.view(E, -1, M)"),),
+    changes=(Edit(_FORWARD, replace=_ENCODED, code=f"{_ENCODED}.view(E, -1, M)", effect=RAN),),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/8195": "fixed in 0.19.4"},
     fixed_in="0.19.4",
     fixed=(Source(_FORWARD, f"{_ENCODED}.view(E, C, M)"),),

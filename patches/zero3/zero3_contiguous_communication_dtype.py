@@ -41,6 +41,8 @@ PATCH = Patch(
             _AVERAGE,
             replace="self.communication_data_type == self.dtype",
             code="self.communication_data_type != dtype",
+            effect="gradients were averaged in communication_data_type",
+            when="self.communication_data_type not in (dtype, self.dtype)",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4540": "fixed in 0.12.5"},

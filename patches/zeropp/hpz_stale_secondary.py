@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -40,6 +40,7 @@ PATCH = Patch(
             replace="self._partition_param_sec(param)",
             code="self._partition_param_sec(param, has_been_updated=has_been_updated"
             " and not hasattr(param.ds_secondary_tensor, 'ds_quant_scale'))",
+            effect=RAN,
         ),
         Edit(
             f"{_INIT}._partition_param_sec",
