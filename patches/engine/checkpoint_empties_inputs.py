@@ -75,6 +75,7 @@ PATCH = Patch(
         ),
     ),
     upstream={
+        "https://github.com/deepspeedai/DeepSpeed/issues/6969": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/217": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/4836": "related: an empty number since 0.12.6, the copy before",
         "https://github.com/deepspeedai/DeepSpeed/pull/8282": "related: non_reentrant_checkpoint, in 0.19.6",

@@ -34,7 +34,10 @@ PATCH = Patch(
         Edit(_MERGE, replace="previous_flag = flag", code="previous_flag = True"),
     ),
     symptom=r"takes \d+ positional arguments? but \d+ were given",
-    upstream={"https://github.com/deepspeedai/DeepSpeed/pull/834": "introduced"},
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/834": "introduced",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8455": "proposed fix, open",
+    },
     present=(Source(_MERGE, "if previous_flag:\n    ..."),),
     config=lambda job: bool(job.get("activation_checkpointing", "partition_activations")),
 )
