@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from matrix.bystanders.scenario import Job, scenario, settings
+from matrix.bystanders.space import one
 
 _ONE_RANK = [
     {"precision": precision, "optimizer": optimizer, "ranks": "1"}
@@ -131,6 +132,20 @@ def adapter_alone(job: Job) -> None:
     model = _with_adapter(job)
     engine = job.engine(model, [each for each in model.parameters() if each.requires_grad])
     job.steps(engine, range(5))
+
+
+@scenario("LoRA with torch_autocast on a base in bf16, to which the script casts the adapter")
+@settings(
+    works_around=("zero3_gather_of_two_dtypes", "zero3_autocast_gather_of_two_dtypes"),
+    release="0.18.9",
+    reference=False,
+    **one(stage="3", ranks="2"),
+)
+def adapter_cast_to_its_base(job: Job) -> None:
+    model = _with_adapter(job).to(job.torch.bfloat16)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    engine = job.engine(model, trained, torch_autocast={"enabled": True, "dtype": "bfloat16"})
+    job.steps(engine, range(3))
 
 
 @scenario("LoRA: the adapter is one group, the frozen base another", stage="0")
