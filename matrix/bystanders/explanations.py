@@ -47,9 +47,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backwards",
         "ZeRO-1 and ZeRO-2 lose gradients, or count them twice, if engine.backward() is called several times before a "
-        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop fix this; they "
-        "are off unless DSFIX_ONLY names them, because they cannot detect what module.zero_grad() discards.",
-        ("cached_gradients", "forwards_first", "loss_twice", "several_backwards", "two_heads", "two_losses"),
+        "step. zero12_several_backwards_drop fixes this, and with offload zero12_offload_several_backwards_drop, "
+        "which is off unless DSFIX_ONLY names it, because it cannot detect what module.zero_grad() discards.",
+        (
+            *("cached_gradients", "forwards_first", "loss_twice", "several_backwards"),
+            *("some_discarded_by_hand", "two_heads", "two_losses"),
+        ),
         levels={"stage": ("1", "2")},
     ),
     Explanation(

@@ -86,9 +86,9 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backward-passes",
         Kind.DIAGNOSIS,
-        "Of several `loss.backward()` before a step only the last one counts. `zero12_several_backwards_drop` adds "
-        "them up. It is off by default: a script that discards a batch by `module.zero_grad()` cannot be told from one "
-        "that adds up its passes.",
+        "Of several backward passes before a step only the last one counts. `zero12_several_backwards_drop` adds them "
+        "up. With optimizer offload `zero12_offload_several_backwards_drop` does; it is off by default: a script that "
+        "discards a batch by `module.zero_grad()` cannot be told from one that adds up its passes.",
         releases=">=0.17.6",
         levels={"stage": ("1", "2"), "backwards": ("two",)},
         phase="training",

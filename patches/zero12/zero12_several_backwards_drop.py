@@ -6,13 +6,14 @@ Why: since 0.17.6, a backward pass at the accumulation boundary (with `gradient_
     'NoneType' object is not iterable) or, since 0.18.3, silently replaces the previous gradients: the step uses the
     last pass alone. Through 0.17.5, and in PyTorch, the passes add up; in 0.19.8 they do for 16-bit models that
     accumulate gradients in float32.
-How: keeps the sum until `step` has used it, so that the next pass is added to it; `zero_grad` of the optimizer or the
-    engine still discards it. Optimizer offload and Muon are unchanged. Off unless named: a script that discards a batch
-    by `module.zero_grad()` or `.grad = None` trains as in PyTorch because of the bug, and cannot be told from one that
-    adds its passes up.
-Changes: a step is larger by the passes that were lost. A pass that `module.zero_grad()` is meant to discard now counts:
-    call `engine.zero_grad()`. A checkpoint written without the patch is intact, but was trained on the last pass of
-    each step; Adam's moments catch up within about 1 / (1 - beta2) steps.
+How: adds what is in `averaged_gradients` to the next pass, without what the script has discarded since, which
+    `torch.nn.Parameter.grad`, a property from a pass to the step, records. In doubt (a read of `.grad`, a checkpoint
+    loaded, a pass that `engine.backward` of this engine did not make), and with Muon, the earlier passes are lost as
+    without the patch, with one warning. Off unless named: a script that leaves out the step after a pass, and discards
+    nothing, trains as it wants because of the bug, and cannot be told from one that adds its passes up.
+Changes: a step is larger by the passes that were lost, also by one after which the script left out the step. A
+    checkpoint written without the patch is intact, but was trained on the last pass of each step; Adam's moments catch
+    up within about 1 / (1 - beta2) steps.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 
@@ -22,13 +23,95 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
+from dsfix.process.effects import took_effect
+
+from .._shared import tell_of_doubt, unwatch, watch
+from ._passes import FILL, RATE, described, is_own, steps_of, train
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
+_ID = "zero12_several_backwards_drop"
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _EPILOGUE = f"{_OPTIMIZER}.independent_gradient_partition_epilogue"
 _MESSAGE = "'NoneType' object is not iterable"
+
+_told: set[str] = set()
+
+
+def begin(optimizer: Any) -> dict[int, list[Any]]:
+    """A backward pass: by group, the gradients of the step's earlier ones, without what was discarded since."""
+    state, given = optimizer.__dict__, optimizer.averaged_gradients
+    discards = state.pop("_dsfix_discards", None) or unwatch(optimizer)
+    earlier = {i: kept for i, kept in state.pop("_dsfix_kept_passes", {}).items() if given.get(i) is kept}
+    if not earlier:
+        return {}
+    given.update(dict.fromkeys(earlier))
+    everything = {id(each) for group in optimizer.bit16_groups for each in group}
+    gone = everything & (discards.certain | discards.doubtful)
+    unknown = not (state["_dsfix_passes_known"] and is_own(optimizer))
+    muon = any(getattr(each, "use_muon", False) for group in optimizer.bit16_groups for each in group)
+    if unknown or muon:
+        if everything - discards.certain:
+            _tell("Muon has used it" if muon else "not engine.backward made both, or a checkpoint was loaded")
+        return {}
+    if gone - discards.certain:
+        tell_of_doubt(_ID)
+    for i, kept in list(earlier.items()):
+        parameters = optimizer.params_in_partition[i]
+        if all(id(each) in gone for each in parameters):
+            del earlier[i]
+        for parameter, gradient in zip(parameters, kept):
+            if id(parameter) in gone:
+                gradient.zero_()
+    return earlier
+
+
+def add(optimizer: Any, group: int, earlier: dict[int, list[Any]]) -> None:
+    """At the accumulation boundary."""
+    kept = optimizer.averaged_gradients[group]
+    if group in earlier:
+        took_effect(__name__, "all backward passes of the step were added; the last one alone would have been used")
+        for gradient, before in zip(kept, earlier.pop(group)):
+            gradient.add_(before.to(gradient.device))
+    optimizer.__dict__.setdefault("_dsfix_kept_passes", {})[group] = kept
+    if optimizer.use_grad_accum_attribute and is_own(optimizer):
+        for parameter in optimizer.bit16_groups[group]:
+            parameter.grad_accum = None  # since 0.18.5 it would be in the next pass, too
+
+
+def end(optimizer: Any, earlier: dict[int, list[Any]]) -> None:
+    state = optimizer.__dict__
+    if earlier:  # this pass was not at the boundary
+        optimizer.averaged_gradients.update(earlier)
+        state.setdefault("_dsfix_kept_passes", {}).update(earlier)
+    if state.get("_dsfix_kept_passes"):
+        state["_dsfix_passes_known"] = is_own(optimizer)
+        watch(optimizer)
+
+
+def finish(optimizer: Any) -> None:
+    """At the step."""
+    unwatch(optimizer)
+    optimizer.__dict__.pop("_dsfix_kept_passes", None)
+
+
+def reload(optimizer: Any) -> None:
+    """A checkpoint is loaded, which may be to start again from it."""
+    if hasattr(optimizer, "_dsfix_passes_known"):
+        optimizer._dsfix_passes_known = False
+
+
+def _tell(why: str) -> None:
+    from dsfix.log import rank, warn
+
+    if rank() == 0 and not _told:
+        _told.add(why)
+        warn(
+            f"{_ID}: two backward passes of a step, and the first is lost, as without dsfix: {why}. If it is to be "
+            "discarded, say so by engine.zero_grad(); if not, add the losses, and call engine.backward once"
+        )
+
 
 PATCH = Patch(
     title="ZeRO-1 and ZeRO-2: only the last backward pass before a step is used",
@@ -36,50 +119,15 @@ PATCH = Patch(
     default=False,
     affects={"deepspeed": ">=0.17.6"},
     changes=(
+        Edit(_EPILOGUE, before="self.reduce_ipg_grads()", code="earlier = begin(self)", uses=(begin,)),
+        Edit(_EPILOGUE, after=FILL, code="add(self, i, earlier)", uses=(add,)),
+        Edit(_EPILOGUE, before='see_memory_usage("End ipg_epilogue")', code="end(self, earlier)", uses=(end,)),
+        Edit(f"{_OPTIMIZER}.step", before="prev_scale = self.loss_scale", code="finish(self)", uses=(finish,)),
         Edit(
-            _EPILOGUE,
-            replace="self.all_grad_tensors[i] = None",
-            # Muon has already changed these in place
-            code="""
-if any(getattr(p, "use_muon", False) for p in self.params_in_partition[i]):
-    self.all_grad_tensors[i] = None
-""",
-        ),
-        Edit(
-            _EPILOGUE,
-            before="self.reduce_ipg_grads()",
-            # groups without a sum here have another layout (since 0.19.8) or have not reached the boundary
-            code="""
-if getattr(self, "_dsfix_zeroed", False):
-    for i, total in self.all_grad_tensors.items():
-        if total is not None and self.averaged_gradients.get(i) is not None:
-            self.all_grad_tensors[i] = self.averaged_gradients[i] = None
-""",
-            effect="all backward passes of the step were added; the last one alone would have been used",
-            when="self.all_grad_tensors.get(0) and self.averaged_gradients.get(0) is not None"
-            " and not getattr(self, '_dsfix_zeroed', False)",
-        ),
-        Edit(
-            _EPILOGUE,
-            before='see_memory_usage("End ipg_epilogue")',
-            # through 0.18.4 the epilogue itself calls zero_grad
-            code="""
-if self.cpu_offload is False and self.use_grad_accum_attribute:
-    for group in self.bit16_groups:
-        for p in group:
-            p.grad_accum = None
-self._dsfix_zeroed = False
-""",
-        ),
-        Edit(
-            f"{_OPTIMIZER}.zero_grad",
-            before="for group in self.bit16_groups:\n    ...",
-            code="self._dsfix_zeroed = True",
-        ),
-        Edit(
-            "deepspeed.runtime.engine:DeepSpeedEngine.zero_grad",
-            before="for param_name, param in self.module.named_parameters():\n    ...",
-            code='if hasattr(self.optimizer, "all_grad_tensors"):\n    self.optimizer._dsfix_zeroed = True',
+            "deepspeed.runtime.engine:DeepSpeedEngine.load_checkpoint",
+            before="if self._optimizer_has_ckpt_event_prologue():\n    ...",
+            code="reload(self.optimizer)",
+            uses=(reload,),
         ),
     ),
     symptom=rf"independent_gradient_partition_epilogue[\s\S]*{_MESSAGE}",
@@ -88,42 +136,23 @@ self._dsfix_zeroed = False
         "https://github.com/deepspeedai/DeepSpeed/pull/7509": "introduced in 0.17.6",
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "related: silent since this change (0.18.3)",
     },
-    present=(
-        Source(
-            _EPILOGUE,
-            """
-self.averaged_gradients[i] = self.get_flat_partition(
-    self.params_in_partition[i],
-    self.first_offset[i],
-    self.partition_size[i],
-    dtype=self.gradient_accumulation_dtype,
-    device=get_accelerator().current_device_name(),
-    param_group_idx=i,
-    return_tensor_list=True,
+    present=(Source(_EPILOGUE, FILL),),
 )
-""",
-        ),
-    ),
-)
-
-_LEARNING_RATE = 0.1
-_PASSES = 3
-_STEPS = 2  # the second shows that nothing remains of the first
 
 
 def reproduce(lab: Lab) -> str:
-    batch = lab.models.regression_batch
-    steps = [[batch(rank=0, step=step * _PASSES + i) for i in range(_PASSES)] for step in range(_STEPS)]
+    steps = steps_of(lab)
+    passes = len(steps[0])
     model = lab.models.MLP()
-    right = lab.reference.train(model, steps, model.loss, "SGD", lr=_LEARNING_RATE * _PASSES)  # the sum, not the mean
+    right = lab.reference.train(model, steps, model.loss, "SGD", lr=RATE * passes)  # the sum, not the mean
     model = lab.models.MLP()
-    last_only = lab.reference.train(model, [step[-1:] for step in steps], model.loss, "SGD", lr=_LEARNING_RATE)
+    last_only = lab.reference.train(model, [step[-1:] for step in steps], model.loss, "SGD", lr=RATE)
 
     for stage in (1, 2):
-        for forwards in (_PASSES, 1):
-            job = f"ZeRO-{stage}, {_STEPS} steps of {forwards} forward and {_PASSES} backward passes"
+        for forwards in (passes, 1):
+            job = described(stage, forwards)
             try:
-                parameters = _train(lab, steps, stage, forwards)
+                parameters = train(lab, steps, stage, forwards)
             except TypeError as error:
                 passed = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
                 if _MESSAGE in str(error) and "independent_gradient_partition_epilogue" in passed:
@@ -135,25 +164,4 @@ def reproduce(lab: Lab) -> str:
                 {"those of each step's last pass alone": last_only.parameters},
                 after=f"{job}:",
             )
-    return f"after {_STEPS} steps of {_PASSES} backward passes of ZeRO-1 and ZeRO-2 the parameters match plain PyTorch"
-
-
-def _train(lab: Lab, steps: list[list[Any]], stage: int, forwards: int) -> dict[str, Any]:
-    torch = lab.torch
-    model = lab.models.MLP()
-    config = {
-        "train_micro_batch_size_per_gpu": len(steps[0][0][0]),
-        "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
-        "zero_optimization": {"stage": stage},
-    }
-    engine = lab.initialize(model, config, model_parameters=model.parameters())
-    for batches in steps:
-        outputs: list[Any] = []
-        if forwards == 1:
-            outputs = engine(torch.cat([inputs for inputs, _ in batches]).to(lab.device)).chunk(len(batches))
-        for i, (inputs, targets) in enumerate(batches):
-            output = outputs[i] if outputs else engine(inputs.to(lab.device))
-            loss = torch.nn.functional.mse_loss(output, targets.to(lab.device))
-            engine.backward(loss, retain_graph=i + 1 < len(outputs))
-        engine.step()
-    return lab.parameters(engine)
+    return f"after {len(steps)} steps of {passes} backward passes the parameters of ZeRO-1 and ZeRO-2 match PyTorch's"

@@ -34,7 +34,7 @@ _EPILOGUE = f"{_OPTIMIZER}.independent_gradient_partition_epilogue"
 
 def begin(optimizer: Any) -> None:
     """A backward pass: what the script has discarded since the last one is taken out of the sum."""
-    discards = unwatch(optimizer)
+    optimizer._dsfix_discards = discards = unwatch(optimizer)  # also for zero12_several_backwards_drop
     discarded = discards.certain | discards.doubtful
     if optimizer.is_gradient_accumulation_boundary and _kept(optimizer, discarded):
         took_effect(__name__, "all micro-batches were summed; the last one alone would have been used")

@@ -112,7 +112,7 @@ def discarded_by_hand(job: Job) -> None:
 
 
 @scenario("a bad batch is discarded by setting every .grad but the head's to None")
-@settings(stage="12", precision=("fp32",), reference=False)
+@settings(stage="12", precision=("fp32",))
 def some_discarded_by_hand(job: Job) -> None:
     _whole(job, _some_by_hand)
 
