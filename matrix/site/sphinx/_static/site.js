@@ -74,8 +74,8 @@
 
   // what people call the same thing, each after it; and words that tell nothing
   const SAME = new Map(
-    `gradient: grad; parameter: param; accumulate: accum gas; rate: lr; checkpoint: ckpt; optimizer: optim optimiser; memory: oom leak
-    leakage; hang: stuck deadlock; slow: slower slowdown; wrong: incorrect; fp16: float16 half; bf16: bfloat16; fp32: float32;
+    `gradient: grad; parameter: param; accumulate: accum gas; rate: lr; checkpoint: ckpt; optimizer: optim optimiser; memory: oom;
+    leak: leakage; hang: stuck deadlock; slow: slower slowdown; wrong: incorrect; fp16: float16 half; bf16: bfloat16; fp32: float32;
     rotary: rope; evaluate: eval; expert: moe; ulysses: sp; pipeline: pp`
       .split(";")
       .flatMap((each) => each.split(":")[1].trim().split(" ").map((other) => [other, each.split(":")[0].trim()])),
@@ -117,6 +117,7 @@
       vocabulary = new Map(); // word -> page -> what it is worth there
       known.pages.forEach((page, place) => {
         page.length = 0;
+        page.keys = [page.area, page.severity, page.keys].join(" ");
         for (const [part, weight] of Object.entries(WEIGHTS))
           for (const word of words(page[part] || "")) {
             if (!vocabulary.has(word)) vocabulary.set(word, new Map());
