@@ -123,7 +123,7 @@ def _seen(entry: Entry, seen: str) -> Iterator[str]:
     else:
         yield "No error and no line of a log shows it.\n"
     if condition := config(entry):
-        yield "A job meets it if its config, as `python -m dsfix check ds_config.json` reads it, meets\n"
+        yield "A job has it if its config, as `python -m dsfix check ds_config.json` reads it, fulfils\n"
         yield block("python", condition)
 
 
@@ -194,11 +194,14 @@ def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
     same = {job: each for job, each in ones.items() if each.state == Compared.SAME}
     # a job that ended early without the patch did less
     right = [each for each in ones.values() if each.state == Compared.RIGHT and math.isfinite(each.before)]
-    kinds = {"whose results stay the same": list(same.values()), "whose results it corrects": right}
+    kinds = {"stay the same": list(same.values()), "are corrected": right}
     if rows := [(kind, *map(str, (len(each), *_added(each)))) for kind, each in kinds.items() if each]:
         yield "## What it costs\n"
-        yield f"On {one.release}, with small models, a job has at most so many more than without this patch:\n"
-        yield text.table(("jobs", "number", "collectives", "waits of the host", "bytes of peak memory"), rows)
+        yield (
+            f"On {one.release}, with small models, a job has at most so many more collectives, waits of the host for "
+            "the device and bytes of peak memory than without this patch:\n"
+        )
+        yield text.table(("results", "jobs", "collectives", "host waits", "peak bytes"), rows)
         yield "What all patches together cost: [at import](../docs/costs.md), [in a step](../docs/steps.md).\n"
     yield "## Jobs that stay the same\n"
     yield f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code.\n"

@@ -33,7 +33,8 @@ training script applies patches to DeepSpeed in memory, each one only on the rel
 :hidden:
 :caption: Guides
 
-README
+Search <self>
+Start here <README>
 {guides}
 ```
 

@@ -36,7 +36,7 @@ PLAIN = {
     "gradient accumulation gives a higher loss with zero stage 2": "zero2_accumulation_drops_microbatches",
     "grads are summed instead of averaged with pipeline parallelism": "pipeline_accumulation_unscaled",
     "GPU memory leaking after deleting the engine": "engine_names_keep_model",
-    "OOM in DPO training with zero3, the second call of the module is with no_grad": "zero3_no_grad_call_keeps_gathered",
+    "OOM in DPO training with zero3, a second call of the model is with no_grad": "zero3_no_grad_call_keeps_gathered",
     "RotaryEmbedding computes wrong values in bfloat16": "half_rotary_frequencies",
     "warmup: the first step uses the maximum lr": "warmup_cosine_first_step",
     "MoE evaluation results vary every time": "moe_eval_random",
