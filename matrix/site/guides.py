@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -44,7 +45,7 @@ def pages(checkout: Path, index: Index) -> Iterator[tuple[str, str]]:
         if name == "docs/patches.md":
             text = re.sub(r"^\| `(\w+)` \|", r"| [`\1`](../bugs/\1.md) |", text, flags=re.M)
         config = _CONFIG.search(text)
-        text = _SAMPLE.sub(lambda found, config=config: _whole(found, index, config[1] if config else ""), text)
+        text = _SAMPLE.sub(functools.partial(_whole, index=index, config=config[1] if config else ""), text)
         yield name, text
 
 
