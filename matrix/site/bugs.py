@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape as quoted
@@ -18,6 +19,7 @@ from dsfix.upstream import areas
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records, scenario
 from matrix.bystanders.comparison import State as Compared
+from matrix.bystanders.comparison import Verdict
 from matrix.bystanders.records import Record
 from matrix.pages import text
 from matrix.pages.evidence import Evidence
@@ -121,7 +123,7 @@ def _seen(entry: Entry, seen: str) -> Iterator[str]:
     else:
         yield "No error and no line of a log shows it.\n"
     if condition := config(entry):
-        yield "A job meets it if its config, as `python -m dsfix check ds_config.json` reads it, meets\n"
+        yield "A job has it if its config, as `python -m dsfix check ds_config.json` reads it, fulfils\n"
         yield block("python", condition)
 
 
@@ -188,21 +190,29 @@ def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
     record = records.home(patch_id, jobs)
     if one is None or record is None:
         return
+    ones = {job: run.one[patch_id] for job, run in record.jobs.items() if patch_id in run.one}
+    same = {job: each for job, each in ones.items() if each.state == Compared.SAME}
+    # a job that ended early without the patch did less
+    right = [each for each in ones.values() if each.state == Compared.RIGHT and math.isfinite(each.before)]
+    kinds = {"stay the same": list(same.values()), "are corrected": right}
+    if rows := [(kind, *map(str, (len(each), *_added(each)))) for kind, each in kinds.items() if each]:
+        yield "## What it costs\n"
+        yield (
+            f"On {one.release}, with small models, a job has at most so many more collectives, waits of the host for "
+            "the device and bytes of peak memory than without this patch:\n"
+        )
+        yield text.table(("results", "jobs", "collectives", "host waits", "peak bytes"), rows)
+        yield "What all patches together cost: [at import](../docs/costs.md), [in a step](../docs/steps.md).\n"
     yield "## Jobs that stay the same\n"
-    sentence = f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code"
-    if one.added and not any(one.added):
-        sentence += ", with no more collectives, waits of the host or memory where results stay the same"
-    elif one.added:
-        names = ("collectives", "waits of the host for the device", "bytes of peak memory")
-        most = ", ".join(f"{count} {name}" for count, name in zip(one.added, names))
-        sentence += f"; one whose results stay the same has at most {most} more with it"
-    yield f"{sentence}.\n"
-    same = [
-        job.partition("-")[0]
-        for job, run in record.jobs.items()
-        if patch_id in run.one and run.one[patch_id].state == Compared.SAME
-    ]
+    yield f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code.\n"
     scripts = scenario.load()
-    if titles := [scripts[each].title for each in dict.fromkeys(same) if each in scripts]:
-        yield f"Bitwise the same with this patch as without it: {len(same)} of them, of these scripts:\n"
+    names = dict.fromkeys(job.partition("-")[0] for job in same)
+    if titles := [scripts[each].title for each in names if each in scripts]:
+        yield f"Bitwise the same with this patch as without it: {len(same)} of them.\n"
+        yield "```{raw} html\n<details><summary>Their scripts</summary>\n```\n"
         yield "".join(f"- {text.escape(each)}\n" for each in titles)
+        yield "```{raw} html\n</details>\n```\n"
+
+
+def _added(verdicts: Iterable[Verdict]) -> list[int]:
+    return [max(0, *counts) for counts in zip(*((each.collectives, each.syncs, each.peak) for each in verdicts))]

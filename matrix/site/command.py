@@ -89,7 +89,10 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "results/bystanders.md", bystanders.render(jobs)
     yield "results/sweep.md", sweep.render(sweep_records.load_all())
     yield "results/upstream-tests.md", upstream_tests.render(upstream_tests_records.load_all())
-    yield from guides.pages(CHECKOUT, sdists)
+    for name, text in guides.pages(CHECKOUT, sdists):
+        yield name, text
+        if guides.searched(name):
+            searched += index.of_guide(name, text)
     yield "index.md", start.render(found.releases, torch, searched)
     yield "_static/known.js", index.written(searched, found.releases, torch)
 

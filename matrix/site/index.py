@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mdit_py_plugins.anchors.index import slugify
 from packaging.specifiers import SpecifierSet
 
 from dsfix.catalogue.registry import Entry
@@ -46,8 +46,7 @@ def of_patch(
         **_page(f"bugs/{entry.id}", patch.title, areas.of(entry), patch.severity.value, entry.id),
         **_where(bugs.claimed(entry, map(str, all_.releases)), bugs.torches(entry, torch), all_, torch),
         "keys": f"{entry.id} {rows} {_numbers(links)}",
-        "message": " ".join([patch.symptom, seen, *(each.title for each in signatures)]),
-        "words": _words(f"{inspect.cleandoc(entry.docstring)} {bugs.config(entry)}"),
+        "words": _words(entry.docstring, bugs.config(entry), patch.symptom, seen, *(each.title for each in signatures)),
         "patterns": [pattern(each) for each in (patch.symptom, *(one.pattern for one in signatures)) if each],
     }
 
@@ -59,7 +58,7 @@ def of_row(bug: Bug, all_: Table, torch: Sequence[str]) -> dict[str, Any]:
         **_page(f"bugs/{known.name(bug)}", row.bug, row.area, row.severity, f"{number(bug)}, {found}"),
         **_where(known.affected(bug, all_), torch, all_, torch),
         "keys": _numbers(row.urls),
-        "words": _words(" ".join(each for state in row.states for each in state)),
+        "words": _words(*(each for state in row.states for each in state)),
     }
 
 
@@ -75,11 +74,24 @@ def of_signature(one: Signature, all_: Table, torch: Sequence[str]) -> dict[str,
             torch,
         ),
         "keys": f"{one.id} {_numbers(one.evidence)}",
-        "message": " ".join(each for each in one.matches),
-        "words": _words(f"{one.what} {one.remedy}"),
+        "words": _words(one.what, one.remedy, *one.matches),
         "patterns": [pattern(one.pattern)] if one.pattern else [],
         "rank": 1 if one.patches else _RANKS.get(one.role, 3),
     }
+
+
+def of_guide(name: str, markdown: str) -> Iterator[dict[str, Any]]:
+    """The sections of a page that is written by hand. name: its path."""
+    shown = re.sub(r"^```[\s\S]*?^```$", "", markdown, flags=re.M)
+    above, title, *parts = re.split(r"^#{1,3} (.+)$", shown, flags=re.M)
+    for heading, words in zip([title, *parts[1::2]], [f"{above} {parts[0]}", *parts[2::2]]):
+        section = "" if heading is title else f": {heading}"
+        yield {
+            "guide": True,
+            "title": f"{title}{section}".replace("`", ""),
+            "url": f"{name[:-3]}.html#{slugify(heading.replace('`', ''))}",
+            "words": _words(words),
+        }
 
 
 def _page(address: str, title: str, area: str, severity: str, name: str) -> dict[str, Any]:
@@ -102,8 +114,9 @@ def _numbers(links: Iterable[str]) -> str:
     return " ".join(link.rpartition("/")[2][:9] for link in links if "/" in link)
 
 
-def _words(text: str) -> str:
-    return " ".join(dict.fromkeys(re.findall(r"[^\W_]+", text.lower().replace("_", " "))))
+def _words(*texts: str) -> str:
+    """Each word once, as it is written: the script splits "CamelCase" and "snake_case"."""
+    return " ".join(dict.fromkeys(re.findall(r"\w+", " ".join(texts))))
 
 
 def pattern(expression: str) -> dict[str, Any]:

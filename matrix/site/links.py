@@ -27,6 +27,9 @@ def faults(site: Path) -> Iterator[str]:
                     anchors[name].add(value)
                 else:
                     links.append((name, tag, unescape(value)))
+    for path in site.glob("_static/known.js"):
+        found = re.findall(r'"url":"([^"]+)"', path.read_text(encoding="utf-8"))
+        links += [("index.html", "a", each) for each in found]
     for name, tag, link in dict.fromkeys(links):
         if _ELSEWHERE.match(link):
             if tag != "a":

@@ -16,6 +16,7 @@ _PAGE = """\
 {selects}
 </div>
 <p id="count" role="status"></p>
+<p id="guides"></p>
 <ol id="found"></ol>
 </form>
 <noscript>The search needs JavaScript; the pages linked below list everything that it finds.</noscript>
@@ -32,7 +33,8 @@ training script applies patches to DeepSpeed in memory, each one only on the rel
 :hidden:
 :caption: Guides
 
-README
+Search <self>
+Start here <README>
 {guides}
 ```
 
@@ -64,8 +66,8 @@ def render(releases: Sequence[str], torch: Sequence[str], pages: Iterable[Mappin
     choices = {
         "deepspeed": ("My DeepSpeed", releases[::-1]),
         "torch": ("My torch", torch[::-1]),
-        "area": ("Area", sorted({each["area"] for each in pages} - {""})),
-        "severity": ("Severity", sorted({each["severity"] for each in pages} - {""})),
+        "area": ("Area", sorted({each.get("area", "") for each in pages} - {""})),
+        "severity": ("Severity", sorted({each.get("severity", "") for each in pages} - {""})),
     }
     selects = "\n".join(_select(name, *choice) for name, choice in choices.items())
     guides = "\n".join(f"docs/{each}" for each in _GUIDES)

@@ -19,7 +19,7 @@ TRACEBACKS = re.findall(r"^=== (.+)-[\d.]+\n((?:(?!=== ).*\n)+)", RECORDED.read_
         ("cannot import name 'BUFSIZE' from 'numpy'", "numpy_bufsize"),
         ("grad norm", "clip_grad_norm_type"),
         ("zero 2 gradient accumulation, only the last micro-batch", "zero2_accumulation_drops_microbatches"),  # a title
-        ("zero_hpz_partition_size", "hpz_stale_secondary"),  # a config key
+        ("reduce_bucket_size", "zero_reduce_bucket_size_zero"),  # a config key
         ("8224", "dict_output_double_scaling"),  # what upstream calls it
         ("https://github.com/deepspeedai/DeepSpeed/issues/8224", "dict_output_double_scaling"),
         ("experts groups order differs between ranks", "moe_group_order"),  # a description
@@ -29,6 +29,46 @@ TRACEBACKS = re.findall(r"^=== (.+)-[\d.]+\n((?:(?!=== ).*\n)+)", RECORDED.read_
 def test_a_query_finds_the_page(open_page, found, query, expected):
     open_page()
     assert expected in found(query)[:5]
+
+
+# what people wrote in public reports, shortened
+PLAIN = {
+    "gradient accumulation gives a higher loss with zero stage 2": "zero2_accumulation_drops_microbatches",
+    "grads are summed instead of averaged with pipeline parallelism": "pipeline_accumulation_unscaled",
+    "GPU memory leaking after deleting the engine": "engine_names_keep_model",
+    "OOM in DPO training with zero3, a second call of the model is with no_grad": "zero3_no_grad_call_keeps_gathered",
+    "RotaryEmbedding computes wrong values in bfloat16": "half_rotary_frequencies",
+    "warmup: the first step uses the maximum lr": "warmup_cosine_first_step",
+    "MoE evaluation results vary every time": "moe_eval_random",
+    "launcher does not honor CUDA_VISIBLE_DEVICES": "launcher_visible_devices",
+    "the scheduler updates lora params with a wrong lr": "empty_group_scheduler",
+    "muon discards param groups": "muon_param_groups",
+    "curves drift apart with another batch size per device, bf16 stage 1 grad_accum_dtype fp32": (
+        "bf16_zero1_last_microbatch_local"
+    ),
+    "OSError: MPI environment variables are not set": "launcher_openmpi_environment",
+    "RuntimeError: Some tensors share memory, this will lead to duplicate memory": "zero_to_fp32_safetensors_tied",
+}
+
+
+def test_a_plain_description_finds_the_page(open_page, pasted):
+    open_page()
+    pages = zip(PLAIN.items(), pasted(PLAIN))
+    assert {query: seen[:5] for (query, expected), seen in pages if expected not in seen[:5]} == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "section"),
+    [
+        ("pre-commit hook", "docs/commands.html#check"),
+        ("without editing the script", "docs/launchers.html#without-editing-a-script"),
+        ("report a vulnerability", "docs/reporting.html#security"),
+    ],
+)
+def test_a_question_finds_the_section_of_a_guide(open_page, found, page, query, section):
+    open_page()
+    found(query)
+    assert f"./{section}" in page.eval_on_selector_all("#guides a", "all => all.map(each => each.getAttribute('href'))")
 
 
 def test_a_pasted_traceback_finds_the_page_of_its_patch(open_page, pasted):

@@ -2,11 +2,12 @@
 "use strict";
 (() => {
   const root = document.documentElement.dataset.content_root || "";
-  const WEIGHTS = { keys: 4, message: 2, words: 1 };
+  const WEIGHTS = { title: 4, keys: 2, words: 1 }; // what a word in this part of a page is worth
+  const SATURATED = 2, LENGTH = 0.4; // of BM25, k1 and b
   const MOST = 50; // results shown
   const PREFIX = /^(?:\[?(?:rank|default)\s?\d+\]?:\s?|\(\w+ pid=[^)]*\)\s?|\d+:\s)/gm;
-  const RAISED = /^(?:[\w.]*(?:Error|Exception|Interrupt|Warning|Exit))\b.*|^(?!\s|Traceback|File ).*\b(?:error|failed)\b.*/gim;
-
+  // with what follows, as some messages have several lines
+  const RAISED = /^(?:(?:[\w.]*(?:Error|Exception|Interrupt|Warning|Exit))\b.*|(?!\s|Traceback|File ).*\b(?:error|failed)\b.*)(?:\n(?!\s*File |Traceback|\[).*){0,3}/gim;
   const NUMBER = /^(?:https?:\S+\/(?:issues|pull|commit)\/|[\w./-]*#)([0-9a-f]+)\S*$/;
 
   const asked = () => new URLSearchParams(location.hash.slice(1));
@@ -68,15 +69,42 @@
   const FACETS = ["area", "severity"];
   const count = document.getElementById("count");
   const list = document.getElementById("found");
+  const guides = document.getElementById("guides");
   let known, vocabulary;
 
+  // what people call the same thing, each after it; and words that tell nothing
+  const SAME = new Map(
+    `gradient: grad; parameter: param; accumulate: accum gas; rate: lr; checkpoint: ckpt; optimizer: optim optimiser; memory: oom;
+    leak: leakage; hang: stuck deadlock; slow: slower slowdown; wrong: incorrect; fp16: float16 half; bf16: bfloat16; fp32: float32;
+    rotary: rope; evaluate: eval; expert: moe; ulysses: sp; pipeline: pp`
+      .split(";")
+      .flatMap((each) => each.split(":")[1].trim().split(" ").map((other) => [other, each.split(":")[0].trim()])),
+  );
+  const NOTHING = new Set(
+    `a about after all also am an and any are as at be been but by can could do does doing done each even for from get gets
+    got had has have having how i if in into is it its itself just like may me more most my no not of on one only or other our
+    out over same should since so some still such than that the their them then there these they this to too under up use used
+    user uses using very was we were what when where which while who why will with would you your deepspeed deep speed`.split(/\s+/),
+  );
+  // "accumulation", "accumulated" and "accumulates" are one word
+  const stem = (word) =>
+    /\d/.test(word) ? word : word.replace(/ies$/, "y").replace(/(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$/, "").replace(/([dgmnpt])\1$/, "$1");
+  const SAME_STEMS = new Map([...SAME].flatMap(([word, same]) => [word, stem(word)].map((each) => [each, stem(same)])));
   const words = (text) =>
-    text
-      .toLowerCase()
-      .replace(/_/g, " ")
-      .replace(/\b\d+\.\d[\w.+]*/g, " ") // a version; "my DeepSpeed" is for that
-      .replace(/\b(?:zero|stage)[ -]*([0-3])\b/g, " zero$1 ")
-      .match(/[\p{L}\p{N}]+/gu) || [];
+    (
+      text
+        .replace(/\b\d+\.\d[\w.+]*/g, " ") // a version; "my DeepSpeed" is for that
+        .replace(/ZeRO|DeepSpeed/g, (name) => name.toLowerCase())
+        .replace(/\b(?:zero|stage|z)[ =_-]*([0-3])(?:(?: ?\/ ?| (?:and|or|to) (?:zero)?-?)([0-3]))?\b/gi, " zero$1 zero$2 ")
+        .replace(/\b(?:without zero|no zero|zero off|zero is off)\b/gi, " zero0 ")
+        .replace(/\bout[ -]of[ -]memory\b/gi, " memory ")
+        .replace(/([a-z])([A-Z])/g, "$1 $2")
+        .toLowerCase()
+        .match(/[\p{L}\p{N}][\p{L}\p{N}_]*/gu) || []
+    )
+      .flatMap((word) => (word.includes("_") ? [word, ...word.split("_").filter(Boolean)] : [word]))
+      .filter((word) => !NOTHING.has(word) && word !== "zero")
+      .map((word) => SAME_STEMS.get(word) || SAME_STEMS.get(stem(word)) || stem(word));
 
   const load = () =>
     new Promise((done) => {
@@ -86,38 +114,42 @@
     }).then(() => {
       if (known) return;
       known = window.dsfixKnown;
-      vocabulary = new Map(); // word -> page -> weight
+      vocabulary = new Map(); // word -> page -> what it is worth there
       known.pages.forEach((page, place) => {
-        page.keys = [page.title, page.area, page.severity, page.keys].join(" ");
+        page.length = 0;
+        page.keys = [page.area, page.severity, page.keys].join(" ");
         for (const [part, weight] of Object.entries(WEIGHTS))
           for (const word of words(page[part] || "")) {
             if (!vocabulary.has(word)) vocabulary.set(word, new Map());
             const places = vocabulary.get(word);
-            if (!(places.get(place) >= weight)) places.set(place, weight);
+            places.set(place, (places.get(place) || 0) + weight);
+            page.length += weight;
           }
         for (const each of page.patterns || []) each.test = new RegExp(each.is);
       });
+      known.length = known.pages.reduce((sum, page) => sum + page.length, 0) / known.pages.length;
     });
 
-  const stem = (word) => (/\d/.test(word) ? word : word.replace(/(?<=\w{4})(?:ings?|ions?|ed|es|e|(?<!s)s)$/, ""));
-
-  // page -> score: how rare each word is, times the weight of the best part of the page that has it; and how many it has
+  // page -> score, by BM25; the word that is being typed stands for all that begin with it
   const scored = (text) => {
     const scores = new Map();
-    const asked = new Set(words(text).map(stem));
+    const asked = new Set(words(text));
+    const typed = /[\p{L}\p{N}]{3,}$/u.test(text) && text.length < 100 ? [...asked].pop() : null;
     for (const word of asked) {
-      const having = new Map();
-      const note = (places) => places.forEach((weight, place) => having.set(place, Math.max(weight, having.get(place) || 0)));
-      if (word.length > 3 || !/\d/.test(word) && word.length > 2) {
-        for (const [each, places] of vocabulary) if (each.startsWith(word)) note(places);
-      } else if (vocabulary.has(word)) note(vocabulary.get(word));
-      const rare = Math.log(known.pages.length / (having.size || 1));
-      having.forEach((weight, place) => {
-        const [score, count] = scores.get(place) || [0, 0];
-        scores.set(place, [score + weight * rare, count + 1]);
+      let having = vocabulary.get(word);
+      if (!having && word === typed) {
+        having = new Map();
+        for (const [each, places] of vocabulary)
+          if (each.startsWith(word)) places.forEach((worth, place) => having.set(place, Math.max(worth, having.get(place) || 0)));
+      }
+      if (!having) continue;
+      const rare = Math.log(1 + (known.pages.length - having.size + 0.5) / (having.size + 0.5));
+      having.forEach((worth, place) => {
+        const long = 1 - LENGTH + (LENGTH * known.pages[place].length) / known.length;
+        scores.set(place, (scores.get(place) || 0) + (rare * worth) / (worth + SATURATED * long));
       });
     }
-    return new Map([...scores].map(([place, [score, count]]) => [place, (score * count) / asked.size]));
+    return scores;
   };
 
   const matching = (text) => {
@@ -135,13 +167,13 @@
     if (!text.trim()) return known.pages.filter((page) => page.severity);
     const first = text.length > 7 ? matching(text) : [];
     const several = text.trim().includes("\n");
-    if (several && first.some((page) => fits(page, now))) return first;
+    if (several && first.some((page) => fits(page, now) && !(page.rank > 1))) return first;
     const raised = several && text.replace(PREFIX, "").match(RAISED);
     const numbered = NUMBER.exec(text.trim());
     const scores = scored(numbered ? numbered[1] : raised ? raised.slice(-3).join("\n") : text.slice(-1000));
     const least = 0.4 * Math.max(0, ...scores.values());
-    const others = [...scores].filter(([place, score]) => score >= least && score > 0 && !first.includes(known.pages[place]));
-    return [...first, ...others.sort((a, b) => b[1] - a[1] || a[0] - b[0]).map(([place]) => known.pages[place])];
+    const others = [...scores].filter(([, score]) => score >= least && score > 0).sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+    return [...new Set([...first, ...others.map(([place]) => known.pages[place])])];
   };
 
   const fits = (page, values, but) => {
@@ -170,7 +202,8 @@
   const show = () => {
     const now = values();
     const idle = !Object.values(now).some((each) => each.trim());
-    const found = idle ? [] : search(now.query, now);
+    const all = idle ? [] : search(now.query, now);
+    const [sections, found] = [all.filter((page) => page.guide), all.filter((page) => !page.guide)];
     const fitting = found.filter((page) => fits(page, now));
     for (const name of FACETS) {
       const among = found.filter((page) => fits(page, now, name));
@@ -180,6 +213,7 @@
     }
     const link = new URLSearchParams(["deepspeed", "torch"].filter((id) => now[id]).map((id) => [id, now[id]])).toString();
     list.replaceChildren(...fitting.slice(0, MOST).map((page) => item(page, link && `#${link}`)));
+    guides.replaceChildren(...sections.slice(0, 3).map((page) => element("a", page.title, { href: `${root}${page.url}` })));
     const more = fitting.length > MOST ? `, the first ${MOST} of them below` : "";
     const left = found.length > fitting.length ? `; ${found.length - fitting.length} more without the filters` : "";
     const none = `Nothing is known of this${found.length ? " with these filters" : ": try fewer or other words"}`;
