@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mdit_py_plugins.anchors.index import slugify
 from packaging.specifiers import SpecifierSet
 
 from dsfix.catalogue.registry import Entry
@@ -82,6 +81,8 @@ def of_signature(one: Signature, all_: Table, torch: Sequence[str]) -> dict[str,
 
 def of_guide(name: str, markdown: str) -> Iterator[dict[str, Any]]:
     """The sections of a page that is written by hand. name: its path."""
+    from mdit_py_plugins.anchors.index import slugify  # of MyST: other commands do without it
+
     shown = re.sub(r"^```[\s\S]*?^```$", "", markdown, flags=re.M)
     above, title, *parts = re.split(r"^#{1,3} (.+)$", shown, flags=re.M)
     for heading, words in zip([title, *parts[1::2]], [f"{above} {parts[0]}", *parts[2::2]]):

@@ -44,6 +44,7 @@ PATCH = Patch(
         Source(_CONVERT, "_all_gather_dtype(dtype_params[dtype], world_size, rank_in_group, ds_process_group, dtype)"),
     ),
     fixed=(
+        Source(_CONVERT, "comm_dtypes = [get_allgather_dtype(p, p.ds_tensor) for p in params]"),
         Source(
             "deepspeed.runtime.torch_autocast:_validate_auto_cast_settings",
             f'assert all(p.dtype == torch.float32 for p in engine.parameters()), "{_FP32}"',
