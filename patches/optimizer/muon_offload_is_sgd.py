@@ -86,8 +86,7 @@ def _covered(optimizer: Any) -> bool:
         return True
     warn_repeatedly(
         __name__,
-        f"Muon with optimizer offload: matrices are trained by plain SGD, as without dsfix: {reason}. Without "
-        "optimizer offload Muon is Muon",
+        f"Muon with optimizer offload: matrices are trained by plain SGD, as without dsfix: {reason}",
     )
     return False
 
