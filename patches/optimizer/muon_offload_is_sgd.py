@@ -7,11 +7,9 @@ How: before the step each rank replaces the gradients of its matrices by their u
     where the model is. Only for a matrix that ranks share the parts of its gradient and momentum are summed, and then
     by all ranks of the group, in the order of its matrices. As in PyTorch the gradient is unscaled and clipped before,
     and what is not a matrix is updated as without the patch; 0.19.8 clips the update.
-Changes: the updates of matrices; memory for one matrix's gradient and momentum on the GPU, and for all momenta on the
-    CPU and in checkpoints. They are called muon_momentum there: jobs without offload keep theirs in other sizes, and
-    fail with these. From a checkpoint written without the patch or with `elastic_checkpoint`, without dsfix and in
-    0.19.8 the momentum starts at zero. Not covered, with a warning: fp16 of torch_autocast, which is unscaled later,
-    and subclasses of DeepSpeed's optimizer.
+Changes: the updates of matrices; memory, and the momentum in checkpoints, as muon_momentum: jobs without offload fail
+    with another layout of theirs. Without it, with `elastic_checkpoint`, and in 0.19.8 it starts at zero. Not covered,
+    with a warning: fp16 of torch_autocast, which is unscaled later, and subclasses of DeepSpeed's optimizer.
 Workaround: Scripts turn offload off, or pass an optimizer of their own. Both can stay.
 """
 
