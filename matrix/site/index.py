@@ -81,7 +81,8 @@ def of_signature(one: Signature, all_: Table, torch: Sequence[str]) -> dict[str,
 
 def of_guide(name: str, markdown: str) -> Iterator[dict[str, Any]]:
     """The sections of a page that is written by hand. name: its path."""
-    from mdit_py_plugins.anchors.index import slugify  # of MyST: other commands do without it
+    # MyST's: only the site's environment has it
+    from mdit_py_plugins.anchors.index import slugify  # type: ignore[import-not-found,unused-ignore]
 
     shown = re.sub(r"^```[\s\S]*?^```$", "", markdown, flags=re.M)
     above, title, *parts = re.split(r"^#{1,3} (.+)$", shown, flags=re.M)

@@ -331,7 +331,7 @@ def rates_behind_the_end_by_hand(job: Job) -> None:
 
 @scenario("rates of Muon and of its Adam are set after the engine is made")
 @settings(
-    works_around=("muon_offload_is_sgd", "muon_param_groups"),
+    works_around=("muon_param_groups",),
     release="0.19.6",
     reference=False,
     **one(ranks="1", stage="1"),
