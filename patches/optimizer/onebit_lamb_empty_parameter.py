@@ -16,7 +16,7 @@ import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import RAN, BugPresent, CannotTell, Edit, Patch, Severity, Source
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -35,8 +35,7 @@ PATCH = Patch(
             _STEP,
             replace="np.sqrt(torch.numel(self.state[p]['exp_avg']))",
             code="np.sqrt(torch.numel(self.state[p]['exp_avg']) or 1)",
-            effect="a parameter without elements got a scale; the step would have failed",
-            when="torch.numel(self.state[p]['exp_avg']) == 0",
+            effect=RAN,
         ),
         Edit(
             _STEP,
