@@ -47,8 +47,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "several-backwards",
         "ZeRO-1 and ZeRO-2 lose gradients, or count them twice, if engine.backward() is called several times before a "
-        "step. zero12_several_backwards_drop fixes this, and with offload zero12_offload_several_backwards_drop, "
-        "which is off unless DSFIX_ONLY names it, because it cannot detect what module.zero_grad() discards.",
+        "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop fix this. They "
+        "are off unless DSFIX_ONLY names them: that a script wants an earlier pass to be lost cannot be seen.",
         (
             *("cached_gradients", "forwards_first", "loss_twice", "several_backwards"),
             *("some_discarded_by_hand", "two_heads", "two_losses"),

@@ -87,8 +87,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "several-backward-passes",
         Kind.DIAGNOSIS,
         "Of several backward passes before a step only the last one counts. `zero12_several_backwards_drop` adds them "
-        "up. With optimizer offload `zero12_offload_several_backwards_drop` does; it is off by default: a script that "
-        "discards a batch by `module.zero_grad()` cannot be told from one that adds up its passes.",
+        "up, with optimizer offload `zero12_offload_several_backwards_drop`. They are off by default: a script that "
+        "wants the earlier passes to be lost cannot be told from one that adds them up.",
         releases=">=0.17.6",
         levels={"stage": ("1", "2"), "backwards": ("two",)},
         phase="training",
