@@ -6,11 +6,10 @@ Why: since 0.17.6, a backward pass at the accumulation boundary (with `gradient_
     'NoneType' object is not iterable) or, since 0.18.3, silently replaces the previous gradients: the step uses the
     last pass alone. Through 0.17.5, and in PyTorch, the passes add up; in 0.19.8 they do for 16-bit models that
     accumulate gradients in float32.
-How: adds what is in `averaged_gradients` to the next pass, without what the script has discarded since, which
-    `torch.nn.Parameter.grad`, a property from a pass to the step, records. In doubt (a read of `.grad`, a checkpoint
-    loaded, a pass that `engine.backward` of this engine did not make), and with Muon, the earlier passes are lost as
-    without the patch, with one warning. Off unless named: a script that leaves out the step after a pass, and discards
-    nothing, trains as it wants because of the bug, and cannot be told from one that adds its passes up.
+How: adds what is in `averaged_gradients` to the next pass, without what the script has discarded since (while
+    `torch.nn.Parameter.grad` is a property). In doubt, and with Muon, the earlier passes are lost, with one warning.
+    Off unless named: a script that leaves out the step after a pass, and discards nothing, trains as it wants because
+    of the bug.
 Changes: a step is larger by the passes that were lost, also by one after which the script left out the step. A
     checkpoint written without the patch is intact, but was trained on the last pass of each step; Adam's moments catch
     up within about 1 / (1 - beta2) steps.
