@@ -61,19 +61,8 @@ CHEAP = {
         "functools",
     ),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
-    *(
-        "shutil",
-        "sys",
-        "threading",
-        "traceback",
-        "types",
-        "typing",
-        "weakref",
-        ".._shared",
-        "._passes",
-        "._tied",
-        "._torch_load",
-    ),
+    *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref"),
+    *(".._shared", "._passes", "._tied", "._torch_load"),
 }
 SHARED_WITH_TORCH = [
     path.stem
