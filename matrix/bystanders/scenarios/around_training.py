@@ -487,7 +487,7 @@ def _added_up(job: Job) -> None:
     stage="12",
     accumulation=("1",),
     works_around=(
-        "zero12_several_backwards_drop",
+        *("zero12_several_backwards_drop", "zero12_several_backwards_untold"),
         "zero12_offload_several_backwards_drop",
         "zero2_offload_several_backwards",
         "zero2_offload_accumulation_drops",
