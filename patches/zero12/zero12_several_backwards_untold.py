@@ -1,4 +1,4 @@
-"""ZeRO-1 and ZeRO-2: that an earlier backward pass of a step is lost, nothing says.
+"""ZeRO-1 and ZeRO-2: an earlier backward pass of a step is lost, and nothing says so.
 
 Why: as in zero12_several_backwards_drop, which adds the passes up where it is named. Since 0.18.3 there is no error:
     the last pass of a step takes the place of the earlier ones.
