@@ -34,7 +34,7 @@ def work(rank, port, command, variables, directory):
     os.environ.update({"MASTER_ADDR": "127.0.0.1", **{name: str(value) for name, value in ranks.items()}, **variables})
     sys.argv, sys.path[0] = command, str(Path(command[0]).parent)
     signal.alarm(SECONDS)
-    runpy.run_path(command[0], run_name="__main__")
+    return runpy.run_path(command[0], run_name="__main__")
 
 
 def ranks_of(*job):
@@ -42,7 +42,7 @@ def ranks_of(*job):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    ranks = {}
+    ranks, left = {}, []
     for rank in range(RANKS):
         pid = os.fork()
         ranks[pid] = rank
@@ -50,7 +50,7 @@ def ranks_of(*job):
             status = 1
             with contextlib.suppress(BaseException):
                 try:
-                    work(rank, port, *job)
+                    left.append(work(rank, port, *job))  # torch can hang where it destroys a process group
                     status = 0
                 except BaseException:
                     traceback.print_exc()
