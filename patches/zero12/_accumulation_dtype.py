@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent
 
 if TYPE_CHECKING:
+    from dsfix.job import Job
     from dsfix.lab import Lab
 
 _LEARNING_RATE = 0.1
@@ -22,6 +23,16 @@ _TWICE: dict[str, tuple[int, int, dict[str, Any]]] = {
     "two backward passes, overlap_comm": (1, 2, {"overlap_comm": True}),
     "two backward passes, gradients not contiguous": (1, 2, {"contiguous_gradients": False}),
 }
+
+
+def on_several_ranks(job: Job) -> bool:
+    """Whether a job accumulates so, as far as its config shows: bf16 does without BF16_Optimizer only with offload."""
+    return (
+        job.stage == 1
+        and job.fp32_gradients
+        and (job.on("fp16") is True or (job.offloads_optimizer and job.half))
+        and job.ranks != 1
+    )
 
 
 def average(lab: Lab) -> str:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import Edit, Patch, Severity, Source
 from dsfix.process.effects import took_effect
 
+from ._accumulation_dtype import on_several_ranks
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -80,12 +82,7 @@ PATCH = Patch(
     present=(Source(f"{_OPTIMIZER}.independent_gradient_partition_epilogue", "self._clear_param_grad_only()"),),
     fixed=(Source(_GRADIENT, "return param.grad_accum if param.grad_accum is not None else None"),),
     ranks=2,
-    config=lambda job: (
-        job.stage == 1
-        and job.fp32_gradients
-        and (job.on("fp16") is True or (job.offloads_optimizer and job.half))
-        and job.ranks != 1
-    ),
+    config=on_several_ranks,
 )
 
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import Edit, Patch, Severity, Source
 from dsfix.process.effects import took_effect
 
+from ._accumulation_dtype import on_several_ranks
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -67,12 +69,7 @@ PATCH = Patch(
     continued_by="zero1_accumulation_dtype_unreduced",
     present=(Source(f"{_OPTIMIZER}.independent_gradient_partition_epilogue", "self.zero_grad(set_to_none=True)"),),
     ranks=2,
-    config=lambda job: (
-        job.stage == 1
-        and job.fp32_gradients
-        and (job.on("fp16") is True or (job.offloads_optimizer and job.half))
-        and job.ranks != 1
-    ),
+    config=on_several_ranks,
 )
 
 

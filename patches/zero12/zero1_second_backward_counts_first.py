@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
 
+from ._accumulation_dtype import on_several_ranks
+
 if TYPE_CHECKING:
     from dsfix.lab import Lab
 
@@ -54,12 +56,7 @@ PATCH = Patch(
         ),
     ),
     ranks=2,
-    config=lambda job: (
-        job.stage == 1
-        and job.fp32_gradients
-        and (job.on("fp16") is True or (job.offloads_optimizer and job.half))
-        and job.ranks != 1
-    ),
+    config=on_several_ranks,
 )
 
 _LEARNING_RATE = 0.1
