@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import Edit, Patch, Severity, Source
-from dsfix.process.effects import took_effect
 
 if TYPE_CHECKING:
     from dsfix.job import Job
@@ -30,9 +29,10 @@ _ZERO = "deepspeed.runtime.zero"
 _BF16 = "deepspeed.runtime.bf16_optimizer:BF16_Optimizer"
 _KNOWN = ("torch.optim.", "deepspeed.", "apex.")  # modules of optimizers whose state is known
 _EFFECT = "the step with zero gradients before training left weights and step counts unchanged"
-# whether a step with zero gradients moves a weight, or counts for Adam's bias correction
+# whether a step with zero gradients moves a weight, or counts for Adam's bias correction or Adagrad's decay
 _MATTERS = """any(
     ({"betas", "eps"} <= group.keys() and group.get("bias_correction", True))
+    or group.get("lr_decay")
     or (group.get("weight_decay") and isinstance(group.get("lr"), float) and group["lr"] != 0)
     for group in self.optimizer.param_groups
 )"""
@@ -61,8 +61,6 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
             group.update(before)
         for each, weight in zip(flat, weights):
             each.data.copy_(weight)
-    if any(_decays(each) for each in options):
-        took_effect(__name__, "weights were not decayed before training; they would have been")
     states = [state for each in optimizers for state in getattr(each, "state", {}).values() if isinstance(state, dict)]
     for state in states:
         for name, value in (("mu_product", 1.0), ("ax", 0.0)):  # NAdam, ASGD
@@ -70,16 +68,10 @@ def allocate(zero: Any, step: Callable[..., Any], *args: Any) -> None:
                 state[name].fill_(value)
     # DeepSpeed's and torch's optimizers count steps in the state, apex's in the group
     for counter in (*states, *groups):
-        if "step" in counter:
-            took_effect(__name__, "the optimizer's count of steps began at 0; it would have been one step ahead")
         if hasattr(counter.get("step"), "zero_"):
             counter["step"].zero_()
         elif "step" in counter:
             counter["step"] = 0
-
-
-def _decays(options: dict[str, Any]) -> bool:
-    return all(isinstance(options.get(name), float) and options[name] for name in ("lr", "weight_decay"))
 
 
 def _meets(job: Job) -> bool:
