@@ -106,7 +106,7 @@ def occurrences(tree: ast.AST, code: str) -> list[Place]:
 
 
 def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
-    """The function that `qualname` names inside its outermost function `function`; that one itself mostly.
+    """The function that `qualname` names inside its outermost function `function`: mostly that one itself.
 
     Raises:
         Refused: there is none, or several.

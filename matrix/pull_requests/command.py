@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _tried(copy: Path, scratch: Path, found: Mapping[str, Any], seconds: float) -> tuple[str, bool]:
-    """What became of a pull request, and whether that is well."""
+    """What became of a pull request, and whether it is as it should be."""
     diff, test = found["diff"], found["test"]
     refused = tree.apply(copy, diff, "--check") if diff else ""
     if refused or not test:
