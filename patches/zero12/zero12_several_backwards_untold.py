@@ -3,8 +3,8 @@
 Why: as in zero12_several_backwards_drop, which adds the passes up where it is named. Since 0.18.3 there is no error:
     the last pass of a step takes the place of the earlier ones.
 How: at the first such pass rank 0 warns once, and says what to do. Numbers stay: a script that means to discard the
-    earlier pass cannot be told from one that means to add it. Only passes of `engine.backward` without optimizer
-    offload are seen.
+    earlier pass cannot be told from one that means to add it. Only passes of `engine.backward` are seen. With
+    optimizer offload: zero12_offload_several_backwards_untold.
 Workaround: Scripts add the losses up, and call `backward` once. That can stay.
 """
 

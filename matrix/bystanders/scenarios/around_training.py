@@ -486,8 +486,8 @@ def _added_up(job: Job) -> None:
     accumulation=("1",),
     works_around=(
         *("zero12_several_backwards_drop", "zero12_several_backwards_untold"),
-        "zero12_offload_several_backwards_drop",
-        "zero2_offload_several_backwards",
+        *("zero12_offload_several_backwards_drop", "zero12_offload_several_backwards_untold"),
+        *("zero2_offload_several_backwards", "zero2_offload_several_backwards_untold"),
         "zero2_offload_accumulation_drops",
         "zero2_accumulation_drops_microbatches",
     ),
