@@ -369,7 +369,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "told-but-not-noted",
         "The script notes nothing of what the patch changed: hooks, buffers, types or files alone, or no output of the "
         "call.",
-        ("hooks_left", "loco_errors", "pickled_schedules", "pipeline_called_before", "state_not_to_be_told"),
+        ("hooks_left", "loco_errors", "pickled_schedules", "pipeline_called_before"),
         why=_TOLD,
     ),
     Explanation(
