@@ -1,7 +1,6 @@
-"""`find WORDS`: the known bugs that are about some words, the best first.
+"""`find WORDS`: the known bugs that are about some words, the best first, by BM25, as the site's search does.
 
-A bug has three texts: its titles, the messages that show it, and the stories of its patches. A word counts by how rare
-it is among the bugs, times the weight of the best text that has it.
+A word counts by how rare it is among the bugs, how often a bug's texts have it, and in which of them.
 """
 
 from __future__ import annotations
@@ -9,45 +8,93 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ..catalogue.registry import Entry
 from .coverage import Bug
 
-_WEIGHTS = (4, 2, 1)  # of a title, a message, a story
+_TITLE, _KEYS, _WORDS = 4, 2, 1  # what a word in these texts is worth
+_SATURATED, _LENGTH = 2, 0.4  # of BM25, k1 and b
 _LEAST = 0.5  # of what the best bug scores
-_STAGE = re.compile(r"\b(?:zero|stage)[ _-]*([0-3])\b")
-_ENDING = re.compile(r"(?<=\w{4})(?:ings?|ions?|ed|es|e|(?<!s)s)$")
-_SAME = {"oom": "out of memory", "stuck": "hangs", "deadlock": "hangs", "lr": "learning rate"}
+
+#: What people call the same thing, as one word.
+SAME = {
+    other: word
+    for word, others in re.findall(
+        r"(\w+): ([^;]+)",
+        """gradient: grad; parameter: param; accumulate: accum gas; rate: lr; checkpoint: ckpt; optimizer: optim;
+        memory: oom; leak: leakage; hang: stuck deadlock; slow: slower slowdown; wrong: incorrect; fp16: float16;
+        bf16: bfloat16; fp32: float32; rotary: rope; evaluate: eval; expert: moe; ulysses: sp; pipeline: pp""",
+    )
+    for other in others.split()
+}
+#: Words that tell nothing.
+NOTHING = set(
+    re.findall(
+        r"\w+",
+        """a about across after all also always am an and any are as at be been but by can could do does doing done each
+        even for from get gets give gives got had has have having how i if in into is it its itself just like may me
+        more most my no not of on one only or other our out over same should since so some still such than that the
+        their them then there these they this to too under up use used user uses using value values very was we were
+        what when where which while who why will with would you your deepspeed deep speed zero""",
+    )
+)
+_VERSION = re.compile(r"\b\d+\.\d[\w.+]*")
+_ZERO = re.compile(r"\b(?:zero|stage|z)[ =_-]*([0-3])(?:(?: ?/ ?| (?:and|or|to) (?:zero)?-?)([0-3]))?\b", re.I)
+_ENDING = re.compile(r"(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$")
 
 
 def search(query: str, bugs: Iterable[Bug], entries: Mapping[str, Entry]) -> list[Bug]:
     """The bugs that score at least half of what the best one does, the best first."""
-    texts = {bug: tuple(map(_words, _texts(bug, entries))) for bug in bugs}
+    texts = {bug: _worth(bug, entries) for bug in bugs}
+    lengths = {bug: sum(text.values()) for bug, text in texts.items()}
+    average = sum(lengths.values()) / max(1, len(lengths))
     scores = dict.fromkeys(texts, 0.0)
-    for word in _words(" ".join(_SAME.get(each, each) for each in query.lower().split())):
-        stem = _ENDING.sub("", word)
-        weights = {bug: max(w * _has(text, stem) for w, text in zip(_WEIGHTS, each)) for bug, each in texts.items()}
-        having = sum(map(bool, weights.values()))
-        for bug, weight in weights.items():
-            scores[bug] += weight * math.log(len(texts) / having) if weight else 0
+    for word in set(words(query)):
+        having = {bug: text[word] for bug, text in texts.items() if text[word]}
+        rare = math.log(1 + (len(texts) - len(having) + 0.5) / (len(having) + 0.5))
+        for bug, worth in having.items():
+            long = 1 - _LENGTH + _LENGTH * lengths[bug] / average
+            scores[bug] += rare * worth / (worth + _SATURATED * long)
     best = max(scores.values(), default=0)
     found = [bug for bug, score in scores.items() if score > 0 and score >= _LEAST * best]
     return sorted(found, key=lambda bug: (-scores[bug], bug.row.worst))
 
 
-def _texts(bug: Bug, entries: Mapping[str, Entry]) -> tuple[str, str, str]:
-    own = [entries[cover.id] for cover in bug.covers]
-    titles = [bug.row.bug, bug.row.severity, bug.row.area, *(f"{each.id} {each.patch.title}" for each in own)]
-    stories = (inspect.cleandoc(each.docstring) for each in own)
-    return " ".join(titles), " ".join(each.patch.symptom for each in own), " ".join(stories)
+def words(text: str) -> list[str]:
+    """Stems, without what tells nothing; ZeRO-3, "zero 3" and "stage 3" are "zero3"."""
+    plain = _ZERO.sub(
+        r" zero\1 zero\2 ", _VERSION.sub(" ", re.sub("ZeRO|DeepSpeed", lambda name: name[0].lower(), text))
+    )
+    plain = re.sub(r"\b(?:without zero|no zero|zero off|zero is off)\b", " zero0 ", plain, flags=re.I)
+    plain = re.sub(r"\bout[ -]of[ -]memory\b", " memory ", plain, flags=re.I)
+    found = re.findall(r"[^\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", plain).lower())
+    return [
+        _SAME_STEMS.get(each) or _SAME_STEMS.get(_stem(each)) or _stem(each) for each in found if each not in NOTHING
+    ]
 
 
-def _words(text: str) -> set[str]:
-    """In lower case; ZeRO-3, "zero 3" and "stage 3" are the word "zero3"."""
-    plain = _STAGE.sub(r" zero\1 ", text.lower().replace("_", " "))
-    return set(re.findall(r"[^\W_]+", plain))
+def _stem(word: str) -> str:
+    """ "accumulation", "accumulated" and "accumulates" have one."""
+    if re.search(r"\d", word):
+        return word
+    return re.sub(r"([dgmnpt])\1$", r"\1", _ENDING.sub("", re.sub("ies$", "y", word)))
 
 
-def _has(words: set[str], stem: str) -> bool:
-    return stem in words or (len(stem) > 3 and any(word.startswith(stem) for word in words))
+_SAME_STEMS = {each: _stem(word) for other, word in SAME.items() for each in (other, _stem(other))}
+
+
+def _worth(bug: Bug, entries: Mapping[str, Entry]) -> Counter[str]:
+    """Word -> what it is worth in the bug's texts."""
+    own, row = [entries[cover.id] for cover in bug.covers], bug.row
+    stories = (f"{each.patch.symptom} {inspect.cleandoc(each.docstring)}" for each in own)
+    found = Counter[str]()
+    for worth, texts in (
+        (_TITLE, [row.bug, *(each.patch.title for each in own)]),
+        (_KEYS, [row.severity, row.area, *(each.id for each in own)]),
+        (_WORDS, stories),
+    ):
+        for word in set(words(" ".join(texts))):
+            found[word] += worth
+    return found

@@ -14,7 +14,7 @@ from dsfix.cli.exits import Complaint
 from dsfix.cli.printing.upstream import number
 from dsfix.explain import literals
 from dsfix.explain.signature import Role, Signature
-from dsfix.upstream import areas
+from dsfix.upstream import areas, search
 from dsfix.upstream.coverage import Bug
 from dsfix.upstream.table import Table
 from matrix.site import bugs, known
@@ -27,7 +27,8 @@ _PYTHON_ONLY = re.compile(r"\(\?(?![:=!]|<[=!])|[*+?}]\+|(?<![\w[])\^|\$")
 
 def written(pages: Iterable[Mapping[str, Any]], releases: Sequence[str], torch: Sequence[str]) -> str:
     """The script. Raises Complaint if it is too large."""
-    told = json.dumps({"releases": releases, "torch": torch, "pages": list(pages)}, separators=(",", ":"))
+    parts = {"releases": releases, "torch": torch, "pages": list(pages), "same": search.SAME}
+    told = json.dumps({**parts, "nothing": sorted(search.NOTHING)}, separators=(",", ":"))
     script = f"window.dsfixKnown = {told};\n"
     if len(script.encode()) > LARGEST:
         raise Complaint(f"the search index has {len(script.encode())} bytes, more than {LARGEST}")

@@ -72,24 +72,10 @@
   const guides = document.getElementById("guides");
   let known, vocabulary;
 
-  // what people call the same thing, each after it; and words that tell nothing
-  const SAME = new Map(
-    `gradient: grad; parameter: param; accumulate: accum gas; rate: lr; checkpoint: ckpt; optimizer: optim optimiser; memory: oom;
-    leak: leakage; hang: stuck deadlock; slow: slower slowdown; wrong: incorrect; fp16: float16 half; bf16: bfloat16; fp32: float32;
-    rotary: rope; evaluate: eval; expert: moe; ulysses: sp; pipeline: pp`
-      .split(";")
-      .flatMap((each) => each.split(":")[1].trim().split(" ").map((other) => [other, each.split(":")[0].trim()])),
-  );
-  const NOTHING = new Set(
-    `a about after all also am an and any are as at be been but by can could do does doing done each even for from get gets
-    got had has have having how i if in into is it its itself just like may me more most my no not of on one only or other our
-    out over same should since so some still such than that the their them then there these they this to too under up use used
-    user uses using very was we were what when where which while who why will with would you your deepspeed deep speed`.split(/\s+/),
-  );
   // "accumulation", "accumulated" and "accumulates" are one word
   const stem = (word) =>
     /\d/.test(word) ? word : word.replace(/ies$/, "y").replace(/(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$/, "").replace(/([dgmnpt])\1$/, "$1");
-  const SAME_STEMS = new Map([...SAME].flatMap(([word, same]) => [word, stem(word)].map((each) => [each, stem(same)])));
+  let same, nothing; // of `find`: stems of what people call the same thing, and words that tell nothing
   const words = (text) =>
     (
       text
@@ -103,8 +89,8 @@
         .match(/[\p{L}\p{N}][\p{L}\p{N}_]*/gu) || []
     )
       .flatMap((word) => (word.includes("_") ? [word, ...word.split("_").filter(Boolean)] : [word]))
-      .filter((word) => !NOTHING.has(word) && word !== "zero")
-      .map((word) => SAME_STEMS.get(word) || SAME_STEMS.get(stem(word)) || stem(word));
+      .filter((word) => !nothing.has(word))
+      .map((word) => same.get(word) || same.get(stem(word)) || stem(word));
 
   const load = () =>
     new Promise((done) => {
@@ -114,6 +100,8 @@
     }).then(() => {
       if (known) return;
       known = window.dsfixKnown;
+      same = new Map(Object.entries(known.same).flatMap(([word, other]) => [word, stem(word)].map((each) => [each, stem(other)])));
+      nothing = new Set(known.nothing);
       vocabulary = new Map(); // word -> page -> what it is worth there
       known.pages.forEach((page, place) => {
         page.length = 0;
