@@ -105,6 +105,7 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
+    from ..moe._experts import run_eagerly
     from .muon_param_groups import reproduce as train
 
     deepspeed = lab.deepspeed
@@ -112,6 +113,7 @@ def reproduce(lab: Lab) -> str:
         import deepspeed.runtime.zero.muon.original_muon as _  # noqa: F401
     except ImportError:
         raise CannotTell(f"deepspeed {deepspeed.__version__} has no Muon") from None
+    run_eagerly()  # old torch cannot compile the update on the emulated device
     try:
         return train(lab)
     except CannotTell as reason:
