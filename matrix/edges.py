@@ -6,7 +6,6 @@ import argparse
 import os
 import subprocess
 from collections.abc import Collection, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from packaging.version import Version
@@ -15,9 +14,8 @@ from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
 from matrix import environments, proofs, recording, runner, table
-from matrix.cells import Cells
+from matrix.cells import Cells, Task
 from matrix.proofs import Cell, State
-from matrix.runner import Task
 from matrix.source_proof import chosen
 from matrix.table import Environment
 
@@ -131,11 +129,11 @@ def run(options: argparse.Namespace) -> int:
             before = recorded(entry, release) if options.schedule else None
             tasks.append(Task(entry, release, None if before is None else before.without))
     bad = 0
-    with Cells(options.schedule or "") as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
-        for result in ended:
-            entry, cell, release = result.task.entry, result.cell, result.task.release
-            if cell is None:
-                print(f"{entry.id} on deepspeed {release}: {result.trouble}", flush=True)
+    with Cells(options.schedule or "") as cells, runner.each(tasks, cells.attempt, options.jobs) as ended:
+        for task, cell in ended:
+            entry, release = task.entry, task.release
+            if isinstance(cell, str):
+                print(f"{entry.id} on deepspeed {release}: {cell}", flush=True)
                 bad += 1
                 continue
             print(proofs.sentence(entry.id, release, entry.patch, cell), flush=True)

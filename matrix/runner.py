@@ -1,4 +1,4 @@
-"""Run many cells in parallel, and end them all on interruption."""
+"""Run many tasks in parallel, and end them all on interruption."""
 
 from __future__ import annotations
 
@@ -7,34 +7,15 @@ import contextlib
 import queue
 import signal
 import threading
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-from dsfix.catalogue.registry import Entry
 from dsfix.lab.cuda.schedule import parse
-from matrix.cells import Cells
-from matrix.environments import Unavailable
-from matrix.proofs import Cell, Run
 
-
-@dataclass(frozen=True)
-class Task:
-    """One cell to run. without: the known run without the patch, if the reproduction is unchanged."""
-
-    entry: Entry
-    release: str
-    without: Run | None = None
-
-
-@dataclass(frozen=True)
-class Result:
-    """A task's cell, or None and one sentence why."""
-
-    task: Task
-    cell: Cell | None
-    trouble: str = ""
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
 
 
 def jobs(text: str) -> int:
@@ -54,47 +35,56 @@ def schedule(text: str) -> str:
     return text
 
 
-def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result, None, None]:
-    """The results as they complete, with `jobs` cells in parallel; call it in the main thread.
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Handles SIGINT, which is ignored in the background and which children would inherit ignored, SIGTERM, SIGHUP."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    All processes are ended when the iterator is closed or interrupted by SIGINT, SIGTERM or SIGHUP.
+
+@contextlib.contextmanager
+def each(tasks: Collection[Task], work: Callable[[Task], Answer], jobs: int) -> Iterator[Iterator[tuple[Task, Answer]]]:
+    """The tasks with what `work` makes of them, as they complete, `jobs` in parallel; call it in the main thread.
+
+    What `work` raises is raised. All child processes are ended by an error, and by SIGINT, SIGTERM or SIGHUP.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # children would inherit an ignored signal
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
-    done: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Task, Answer] | BaseException] = queue.SimpleQueue()
     stop = threading.Event()
 
-    def work() -> None:
+    def run() -> None:
         with contextlib.suppress(queue.Empty):
             while not stop.is_set():
-                done.put(_result(waiting.get_nowait(), cells))
+                task = waiting.get_nowait()
+                try:
+                    done.put((task, work(task)))
+                except BaseException as error:
+                    done.put(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(tasks)))]
-    for thread in threads:
-        thread.start()
-    try:
+    def results() -> Iterator[tuple[Task, Answer]]:
         for _ in tasks:
             result = done.get()
             if isinstance(result, BaseException):
                 raise result
             yield result
-    finally:
-        stop.set()
-        _end(threads)
 
-
-def _result(task: Task, cells: Cells) -> Result | BaseException:
-    try:
-        return Result(task, cells.run(task.entry, task.release, without=task.without))
-    except Unavailable as reason:
-        return Result(task, None, str(reason))
-    except OSError as error:  # from the scratch directory, e.g. a full disk: other cells may still succeed
-        return Result(task, None, f"{task.entry.id} on deepspeed {task.release} could not be run: {error}")
-    except BaseException as error:
-        return error
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(min(jobs, len(tasks)))]
+    with interruptible():
+        for thread in threads:
+            thread.start()
+        try:
+            yield results()
+        except BaseException:
+            stop.set()
+            _end(threads)
+            raise
 
 
 def _end(threads: Sequence[threading.Thread]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,7 @@ from dsfix.cli.exits import OK, TROUBLE, Complaint
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
-from matrix import proofs, table
+from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 
 NAME = "source"
@@ -158,23 +156,21 @@ def prove(
 
     Returns the cells and the releases that could not be checked, both in the releases' order.
     """
-    cells: dict[str, list[Judged]] = {}
-    missing: dict[str, Missing] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {pool.submit(_check, each, entries, index): each for each in releases}
-        try:
-            for number, future in enumerate(as_completed(running), 1):
-                release = running[future]
-                try:
-                    cells[release] = future.result()
-                except Unavailable as error:
-                    missing[release] = Missing(release, str(error))
-                finished(number, len(releases))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    by_release = [cells[each] for each in releases if each in cells]
-    return list(itertools.chain.from_iterable(by_release)), [missing[each] for each in releases if each in missing]
+    found: dict[str, list[Judged] | Missing] = {}
+    with runner.each(releases, lambda release: _attempt(release, entries, index), os.cpu_count() or 1) as ended:
+        for release, each in ended:
+            found[release] = each
+            finished(len(found), len(releases))
+    in_order = [found[each] for each in releases]
+    cells = [cell for each in in_order if not isinstance(each, Missing) for cell in each]
+    return cells, [each for each in in_order if isinstance(each, Missing)]
+
+
+def _attempt(release: str, entries: Collection[Entry], index: Index) -> list[Judged] | Missing:
+    try:
+        return _check(release, entries, index)
+    except Unavailable as error:
+        return Missing(release, str(error))
 
 
 def _check(release: str, entries: Collection[Entry], index: Index) -> list[Judged]:

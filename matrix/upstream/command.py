@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dsfix.cli.exits import Complaint
-from matrix import page_of_records, table
+from matrix import page_of_records, runner, table
 from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
 
@@ -51,7 +48,8 @@ def _run(options: argparse.Namespace) -> int:
 
     record = records.load(options.release, options.of or f"v{options.release}")
     patches = () if record.own else fixes.enabled()
-    with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks, patches) as session:
+    session = Session(options.tests, options.release, options.seconds, options.ranks, patches)
+    with runner.interruptible(), session:
         files = _files(options, record, session.tests)
         found, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds
@@ -64,17 +62,6 @@ def _run(options: argparse.Namespace) -> int:
     begin = f"{record.release}, tests of {record.tests}: "
     faults = docs.faults(records.load_all())
     return page_of_records.complain(NAME, (each for each in faults if each.startswith(begin)))
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Handle SIGINT, which is ignored in the background, and SIGTERM, which would leave the ranks behind."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> list[str]:
