@@ -19,7 +19,6 @@ from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.preload import Preloaded
 from dsfix.lab.ranks import launch
-from dsfix.patch import Severity
 from dsfix.settings import cache_directory
 from matrix import environments
 from matrix.bystanders.space import Job
@@ -135,24 +134,21 @@ class Trials(ExitStack):
         release = "plain" if variant == PLAIN else self._release
         parts = [job.scenario.fingerprint(), *(_file(each) for each in _framework())]
         if variant == NONE:
-            parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if _imports(each.patch)]
+            others = environments.not_importing()
+            parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if each.id not in others]
         digest = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
         return cache_directory() / "bystanders" / release / f"{job.id}-{digest}"
 
 
 def _environment(variant: str) -> dict[str, str]:
     if variant == NONE:
-        return {"DSFIX_SKIP": ",".join(each.id for each in catalogue().values() if not _imports(each.patch))}
+        return {"DSFIX_SKIP": ",".join(environments.not_importing())}
     kind, _, patch_id = variant.partition(" ")
     if kind == "without":
         return {"DSFIX_SKIP": patch_id}
     if kind == "with":
         return {"DSFIX_ONLY": ",".join([patch_id, *(each.id for each in catalogue().values() if each.patch.default)])}
     return {}
-
-
-def _imports(patch: Any) -> bool:
-    return bool(patch.severity is Severity.IMPORT)
 
 
 def _framework() -> Iterator[Path]:
