@@ -13,7 +13,7 @@ from packaging.version import Version
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
-from matrix import environments, proofs, recording, runner, table
+from matrix import environments, proofs, runner, table
 from matrix.cells import Cells, Task
 from matrix.proofs import Cell, State
 from matrix.source_proof import chosen
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         entries = [entry for entry in entries if entry.patch.device == "cuda"]
 
     def recorded(entry: Entry, release: str) -> Cell | None:
-        return proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
+        return proofs.load(entry).cell(proofs.column(environment.name, gpu, entry), release)
 
     tasks = []
     for entry in entries:

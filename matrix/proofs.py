@@ -6,10 +6,13 @@ A cell is one patch on one release in one column: an environment of the table, o
 from __future__ import annotations
 
 import enum
+import fcntl
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -161,6 +164,30 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     for head, named in ((_PATCH, versions), (_SEEN, seen)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
     files.replace(directory / f"{record.patch_id}.txt", "\n\n".join(map("\n".join, parts)) + "\n")
+
+
+def column(environment: str, gpu: str, entry: Entry) -> str:
+    """The column of the patch's cells: the environment, and the GPU if the reproduction uses one."""
+    return f"{environment} on {gpu}" if gpu and entry.patch.device == "cuda" else environment
+
+
+def store(entry: Entry, column: str, release: str, cell: Cell, directory: Path = DIRECTORY) -> None:
+    """Add one cell to the patch's record, to which others may write now. Cells of an earlier version are kept and marked."""
+    directory.mkdir(exist_ok=True)
+    with _locked(directory):
+        record = load(entry, directory)
+        record.cells.setdefault(column, {})[release] = cell
+        save(record, directory)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _circumstances(cell: Cell) -> str:

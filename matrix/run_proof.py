@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, Complaint
-from matrix import environments, fingerprints, proofs, recording, runner, table
+from matrix import environments, fingerprints, proofs, runner, table
 from matrix.cells import Cells, Task
 from matrix.edges import ends, near, required
 from matrix.progress import Meter
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     environment = environments.current(table.load())
     entries = chosen(options.patch)
     gpu = environments.gpu()
-    columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
+    columns = {entry.id: proofs.column(environment.name, gpu, entry) for entry in entries}
     releases, every = _releases(environment, options.release), _releases(environment, None)
     asked = [Task(entry, release) for release in releases for entry in entries]
     if environment.name != next(iter(table.load().environments)) and not options.release:
@@ -111,7 +111,7 @@ def _run(
             elif fingerprints.of(entry) != started[entry.id]:
                 trouble[f"{entry.id} was changed during the run: run it again"] = None
             else:
-                recording.store(entry, columns[entry.id], task.release, cell)
+                proofs.store(entry, columns[entry.id], task.release, cell)
                 done.append(task)
                 if proofs.judge(entry.patch, cell)[0] is State.WRONG:
                     meter.say(proofs.sentence(entry.id, task.release, entry.patch, cell))

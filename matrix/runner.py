@@ -1,4 +1,4 @@
-"""Run many tasks in parallel, and end them all on interruption."""
+"""Shared by commands: options, many tasks in parallel that all end on interruption, complaints."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import queue
 import signal
+import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
+from dsfix.cli.exits import OK, TROUBLE
 from dsfix.lab.cuda.schedule import parse
 
 Task = TypeVar("Task")
@@ -33,6 +35,14 @@ def schedule(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+def complain(name: str, sentences: Iterable[str]) -> int:
+    """Print the sentences to standard error; 1 if there are any, else 0."""
+    complaints = list(sentences)
+    for sentence in complaints:
+        print(f"{name}: {sentence}", file=sys.stderr)
+    return TROUBLE if complaints else OK
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from matrix import fingerprints, proofs, recording
+from matrix import fingerprints, proofs
 from matrix.fingerprints import Fingerprint
 from matrix.proofs import Cell, Run
 
@@ -48,7 +48,7 @@ def record(results: Results, directory: Path = proofs.DIRECTORY) -> int:
     entries = catalogue()
     known = [(name, release, cell) for name, release, cell in results.cells if name in entries and _answered(cell)]
     for patch_id, release, cell in known:
-        recording.store(entries[patch_id], results.column, release, cell, directory)
+        proofs.store(entries[patch_id], results.column, release, cell, directory)
     return len(known)
 
 

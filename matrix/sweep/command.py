@@ -6,7 +6,7 @@ import argparse
 import os
 
 from dsfix.cli.exits import OK, Complaint
-from matrix import page_of_records, runner, table
+from matrix import runner, table
 from matrix.sweep import covering, docs, records, running, space
 
 NAME = "sweep"
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
             record = running.release(name, trials.run, options.jobs, options.again, options.config)
             running.classify(record, trials.run, options.jobs)
     faults = docs.faults(records.load_all())
-    return page_of_records.complain(NAME, (each for each in faults if each.partition(":")[0] in options.releases))
+    return runner.complain(NAME, (each for each in faults if each.partition(":")[0] in options.releases))
 
 
 def _cover(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from dsfix.cli.exits import Complaint
-from matrix import page_of_records, runner, table
+from matrix import runner, table
 from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
 
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
         running.find_patches(record, session)
     begin = f"{record.release}, tests of {record.tests}: "
     faults = docs.faults(records.load_all())
-    return page_of_records.complain(NAME, (each for each in faults if each.startswith(begin)))
+    return runner.complain(NAME, (each for each in faults if each.startswith(begin)))
 
 
 def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> list[str]:
