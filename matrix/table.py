@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,13 @@ class Table:
             if each.deepspeed == deepspeed:
                 return each
         raise KeyError(deepspeed)
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raises Complaint for a release that is not in the table."""
+        known = [each.deepspeed for each in self.releases]
+        for name in names:
+            if name not in known:
+                raise Complaint(f"deepspeed {name} is not in the table of releases")
 
     def run_in(self, environment: str) -> tuple[Release, ...]:
         """The releases run in that environment."""

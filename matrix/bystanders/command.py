@@ -49,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 if no job is worse without an explanation and every --patch is run by a job; else 1. Raises Complaint."""
-    known = [each.deepspeed for each in table.load().releases]
-    _must_be(options.releases, known, "in the table of releases")
+    table.load().require(options.releases)
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):

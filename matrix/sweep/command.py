@@ -32,10 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """0 if everything was run and is explained, else 1. Raises Complaint."""
-    known = [each.deepspeed for each in table.load().releases]
-    for name in options.releases:
-        if name not in known:
-            raise Complaint(f"deepspeed {name} is not in the table of releases")
+    table.load().require(options.releases)
     ids = {space.identify(row) for row in covering.load()}
     for name in options.config:
         if name not in ids:

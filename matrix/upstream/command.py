@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dsfix.cli.exits import Complaint
 from matrix import runner, table
 from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
@@ -42,8 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """0 if no test is worse without an explanation, else 1. Raises Complaint."""
-    if options.release not in [each.deepspeed for each in table.load().releases]:
-        raise Complaint(f"deepspeed {options.release} is not in the table of releases")
+    table.load().require([options.release])
     from matrix.upstream.processes import Session
 
     record = records.load(options.release, options.of or f"v{options.release}")
