@@ -172,7 +172,7 @@ def column(environment: str, gpu: str, entry: Entry) -> str:
 
 
 def store(entry: Entry, column: str, release: str, cell: Cell, directory: Path = DIRECTORY) -> None:
-    """Add one cell to the patch's record, to which others may write now. Cells of an earlier version are kept and marked."""
+    """Add one cell to the patch's record, under a lock. Cells of an earlier version are kept and marked."""
     directory.mkdir(exist_ok=True)
     with _locked(directory):
         record = load(entry, directory)

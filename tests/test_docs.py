@@ -16,7 +16,7 @@ from dsfix.catalogue import registry
 from dsfix.explain import signature as signatures
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
-from dsfix.upstream import areas, coverage
+from dsfix.upstream import coverage
 from dsfix.upstream import table as known_bugs
 from matrix import table
 
@@ -151,7 +151,7 @@ def test_each_folder_of_patches_is_an_area():
     folders = Counter(entry.area for entry in ENTRIES.values())
     assert {name: count for name, count in folders.items() if not 4 <= count <= 45} == {}
     assert sorted(folders) == re.findall(r"^    dsfix\.patches\.(\w+)$", _page("setup.cfg"), re.M)
-    assert {areas.of(entry) for entry in ENTRIES.values()} <= {*known_bugs.AREAS}
+    assert {coverage.area(entry) for entry in ENTRIES.values()} <= {*known_bugs.AREAS}
 
 
 def test_loading_a_patch_is_cheap():

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import RAN, Edit
-from dsfix.upstream import areas
+from dsfix.upstream import coverage
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records, scenario
 from matrix.bystanders.comparison import State as Compared
@@ -77,7 +77,8 @@ def render(entry: Entry, found: Evidence, jobs: Sequence[Record], diff: str | No
     beside = text.beside(patch)
     parts = [
         f"---\norphan: true\n---\n\n# {text.escape(patch.title)}\n",
-        f"`{entry.id}` · {patch.severity.value} · {areas.of(entry)} · DeepSpeed {text.affected(patch, found.releases)}"
+        f"`{entry.id}` · {patch.severity.value} · {coverage.area(entry)} · "
+        f"DeepSpeed {text.affected(patch, found.releases)}"
         f"{f' · with {text.escape(beside)}' if beside else ''}\n",
         mine(found.releases, here, torch, torches(entry, torch)),
         _remedy(entry, here[-1]),

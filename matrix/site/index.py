@@ -14,7 +14,7 @@ from dsfix.cli.exits import Complaint
 from dsfix.cli.printing.upstream import number
 from dsfix.explain import literals
 from dsfix.explain.signature import Role, Signature
-from dsfix.upstream import areas
+from dsfix.upstream import coverage
 from dsfix.upstream.coverage import Bug
 from dsfix.upstream.table import Table
 from matrix.site import bugs, known
@@ -42,7 +42,7 @@ def of_patch(
     rows = " ".join(bug.row.bug for bug in own)
     links = [*patch.upstream, *(link for bug in own for link in bug.row.urls)]
     return {
-        **_page(f"bugs/{entry.id}", patch.title, areas.of(entry), patch.severity.value, entry.id),
+        **_page(f"bugs/{entry.id}", patch.title, coverage.area(entry), patch.severity.value, entry.id),
         **_where(bugs.claimed(entry, map(str, all_.releases)), bugs.torches(entry, torch), all_, torch),
         "keys": f"{entry.id} {rows} {_numbers(links)}",
         "words": _words(entry.docstring, bugs.config(entry), patch.symptom, seen, *(each.title for each in signatures)),

@@ -23,19 +23,8 @@ _LONGEST = 300  # characters of a message
 _NAMES = 3  # parameters that are listed
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Difference):
     """A recorded Difference: numbers have four significant digits, names are those of the most different parameters."""
-
-    phase: str
-    what: str
-    step: int
-    names: tuple[str, ...]
-    got: float
-    wanted: float
-    off: float
-    bound: float
-    detail: str = ""
 
 
 @dataclass(frozen=True)
