@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
@@ -24,6 +23,7 @@ from dsfix.cli.exits import Complaint
 from dsfix.lab.reproduction import in_force
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
+from dsfix.rules import fits
 from matrix import files, fingerprints
 from matrix.fingerprints import Fingerprint
 
@@ -217,10 +217,7 @@ def without_paths(detail: str) -> str:
 
 def inside(patch: Patch, versions: Mapping[str, str]) -> bool:
     """Whether the patch claims these versions; an absent distribution is outside."""
-    return all(
-        name in versions and SpecifierSet(specifiers).contains(versions[name].partition("+")[0], prereleases=True)
-        for name, specifiers in patch.affects.items()
-    )
+    return fits(patch.affects, versions)
 
 
 def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:

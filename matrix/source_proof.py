@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +24,6 @@ from dsfix.catalogue.registry import Entry, UnknownPatch
 from dsfix.cli.exits import OK, TROUBLE, Complaint
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import STAYS_OUT, Outcome
-from dsfix.patch import Patch
 from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 
@@ -216,7 +214,7 @@ def sentences(patch_id: str, cells: Sequence[Judged]) -> list[str]:
 def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
     """What is wrong with `fixed_in`, according to the patch's cells on all releases."""
     patch = entry.patch
-    claimed = [position for position, cell in enumerate(cells) if _by_deepspeed(patch, cell.release)]
+    claimed = [position for position, cell in enumerate(cells) if patch.claims(cell.release)]
     if not claimed:
         return [f"{entry.id}: its range contains no release of the table"]
     after = cells[claimed[-1] + 1] if claimed[-1] + 1 < len(cells) else None
@@ -241,13 +239,9 @@ def _end_of_part(entry: Entry, after: str) -> list[str]:
     if patch.fixed_in is not None:
         return [f"{entry.id}: fixed_in is {patch.fixed_in}, but {patch.continued_by} continues it"]
     following = registry.catalogue().get(patch.continued_by or "")
-    if following is None or not _by_deepspeed(following.patch, after):
+    if following is None or not following.patch.claims(after):
         return [f"{entry.id}: {patch.continued_by} should continue it, but is not a patch for {after}"]
     return []
-
-
-def _by_deepspeed(patch: Patch, release: str) -> bool:
-    return SpecifierSet(patch.affects.get("deepspeed", "")).contains(release)
 
 
 def _row(patch_id: str, cells: Sequence[Judged], mismatches: int) -> tuple[str, ...]:

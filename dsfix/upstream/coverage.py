@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ..catalogue.registry import Entry
+from ..versions import satisfies
 from .table import BY_NAME, Row, Table
-
-specifiers = functools.cache(SpecifierSet)
 
 
 class CoverageState(enum.Enum):
@@ -49,12 +46,12 @@ class Cover:
     """A patch for a bug. needs: what else must be installed for it: "torch >=2.4"."""
 
     id: str
-    claimed: SpecifierSet
+    claimed: str
     default: bool
     needs: str
 
     def claims(self, release: Version) -> bool:
-        return self.claimed.contains(release.public, prereleases=True)
+        return satisfies(self.claimed, str(release))
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ def area(entry: Entry) -> str:
 
 def _cover(entry: Entry) -> Cover:
     needs = ", ".join(f"{name} {each}" for name, each in entry.patch.affects.items() if name != "deepspeed")
-    return Cover(entry.id, specifiers(entry.patch.affects.get("deepspeed", "")), entry.patch.default, needs)
+    return Cover(entry.id, entry.patch.affects.get("deepspeed", ""), entry.patch.default, needs)
 
 
 def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
