@@ -1,11 +1,9 @@
-"""How records are written: JSON with a line for each entry, and whole files at once."""
+"""How records are written: JSON with a line for each entry."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 
@@ -20,11 +18,3 @@ def lines(data: Mapping[str, Any], *tables: str) -> str:
             text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
         parts.append(f" {json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def replace(path: Path, text: str) -> None:
-    """Write the file atomically, and its folder if there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

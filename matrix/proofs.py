@@ -24,7 +24,8 @@ from dsfix.lab.reproduction import in_force
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
 from dsfix.rules import fits
-from matrix import files, fingerprints
+from dsfix.settings import write_whole
+from matrix import fingerprints
 from matrix.fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
@@ -163,7 +164,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
     for head, named in ((_PATCH, versions), (_SEEN, seen)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
-    files.replace(directory / f"{record.patch_id}.txt", "\n\n".join(map("\n".join, parts)) + "\n")
+    write_whole(directory / f"{record.patch_id}.txt", ("\n\n".join(map("\n".join, parts)) + "\n").encode())
 
 
 def column(environment: str, gpu: str, entry: Entry) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix.cli.exits import Complaint
+from dsfix.settings import write_whole
 from matrix import files
 
 PATH = Path(__file__).with_name("releases.json")
@@ -112,7 +113,8 @@ def save(table: Table, path: Path = PATH) -> None:
         bounds = {name: value for name, value in (("since", each.since), ("until", each.until)) if value}
         environments[each.name] = {"python": each.python, **each.distributions, **bounds}
     rows = [vars(each) for each in sorted(table.releases, key=lambda each: each.version)]
-    files.replace(path, files.lines({"environments": environments, "releases": rows}, "environments", "releases"))
+    text = files.lines({"environments": environments, "releases": rows}, "environments", "releases")
+    write_whole(path, text.encode())
 
 
 def span(chosen: Collection[str], releases: Sequence[str]) -> str:

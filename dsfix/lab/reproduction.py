@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import tempfile
 import time
@@ -22,6 +21,7 @@ from dsfix.lab.rank_variables import rank
 from dsfix.lab.ranks import RankResult, fresh, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
+from dsfix.settings import write_whole
 from dsfix.versions import installed
 
 _TAIL_LINES = 20
@@ -165,8 +165,5 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
 def main(patch_id: str, directory: str) -> int:
     """Writes what this rank saw; returns 0 only for "no-bug", so that other ranks do not wait for it."""
     seen = _reproduce(patch_id)
-    path = _result_file(Path(directory), rank())
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(seen), encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(_result_file(Path(directory), rank()), json.dumps(seen).encode())
     return 0 if seen["outcome"] == "no-bug" else 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 import tempfile
 import threading
@@ -19,7 +18,7 @@ from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.preload import Preloaded
 from dsfix.lab.ranks import launch
-from dsfix.settings import cache_directory
+from dsfix.settings import cache_directory, write_whole
 from matrix import environments
 from matrix.bystanders.space import Job
 
@@ -86,10 +85,7 @@ class Trials(ExitStack):
             return seen
         seen = self._run(job, variant)
         if kept is not None and not seen.late:  # a busy machine may be the reason for a timeout
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
-                file.write(pickle.dumps(seen))
-            os.replace(file.name, kept)
+            write_whole(kept, pickle.dumps(seen))
         return seen
 
     def _run(self, job: Job, variant: str) -> Seen:
