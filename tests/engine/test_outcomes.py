@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-FLAW = "def f(x):\n    y = x + 1\n    return y\n"
+from tests.stand_ins import FLAW
+
 CURE = 'Edit("deepspeed.m:f", replace="x + 1", code="x + 2")'
 USE = "import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes().get('cure'), reasons().get('cure')])"
 
