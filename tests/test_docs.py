@@ -80,10 +80,6 @@ def _sections(patch_id):
     }
 
 
-def _source(patch_id):
-    return inspect.getsource(ENTRIES[patch_id].module)
-
-
 def test_no_patch_is_broken():
     assert registry.load()[1] == ()
 
@@ -208,7 +204,7 @@ def test_a_reproduction_returns_what_it_saw():
     for patch_id in ENTRIES:
         (reproduce,) = (
             node
-            for node in ast.parse(_source(patch_id)).body
+            for node in ast.parse(inspect.getsource(ENTRIES[patch_id].module)).body
             if isinstance(node, ast.FunctionDef) and node.name == "reproduce"
         )
         takes_lab = [each.arg for each in reproduce.args.args] == ["lab"]

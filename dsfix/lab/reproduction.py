@@ -78,7 +78,8 @@ def run(
             **(variables(schedule, races=False) if schedule else {}),
         }
         if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
-            environment["DSFIX_ONLY"] = ",".join(_with_defaults(patch_id))  # it is off unless named
+            defaults = (each.id for each in catalogue().values() if each.patch.default)
+            environment["DSFIX_ONLY"] = ",".join([patch_id, *defaults])  # it is off unless named
         work = scratch / "work"
         work.mkdir()
         command = [*rank_command, patch_id, directory]
@@ -97,10 +98,6 @@ def run(
         device=", ".join(sorted({one["device"] for one in reported} - {""})),
         versions=reported[0]["versions"] if reported else {},
     )
-
-
-def _with_defaults(patch_id: str) -> list[str]:
-    return [patch_id, *(entry.id for entry in catalogue().values() if entry.patch.default)]
 
 
 def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.patch import Severity
@@ -30,7 +29,8 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
     with Meter(len(chosen)) as meter, runner.each(chosen, lambda job: _all(job, trials), at_a_time) as ended:
         for job, (found, seen) in ended:
             rank = next((rank for rank in seen.ranks if rank), None)
-            counted = {} if rank is None else {name: rank["statements"][name] for name in _applied(rank)}
+            applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES] if rank else []
+            counted = {name: rank["statements"][name] for name in applied} if rank else {}
             for name in [each for each, count in counted.items() if record.statements.get(each, count) != count]:
                 renumbered.add(name)
                 for other in record.jobs.values():  # what they run is numbered in another way
@@ -82,10 +82,6 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
         record.statements[patch_id] = rank["statements"][patch_id]
     records.save(record)
     return any(seen.run.get(patch_id) for _, seen in fresh.values())
-
-
-def _applied(rank: Mapping[str, Any]) -> list[str]:
-    return [name for name, outcome in rank["patches"].items() if outcome in _APPLIES]
 
 
 def _all(job: Job, trials: Trials) -> tuple[Verdict, Seen]:

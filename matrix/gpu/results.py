@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ def load(path: Path) -> Results:
         data = json.loads(path.read_text(encoding="utf-8"))
         machine, items = data["machine"], data["items"]
         cells = tuple((each["name"], each["release"], _cell(each["cell"])) for each in items if "cell" in each)
-        column = "" if machine["emulated"] else f"torch-{_release(machine['versions']['torch'])} on {machine['device']}"
+        torch = machine["versions"]["torch"].partition("+")[0]
+        column = "" if machine["emulated"] else f"torch-{torch} on {machine['device']}"
         lines = tuple(_lines(machine, data["seconds"], items))
         earlier = {name: Fingerprint(*each) for name, each in data["fingerprints"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -56,10 +57,6 @@ def _answered(cell: Cell) -> bool:
     return "error" not in (cell.without.outcome, cell.patched.outcome)
 
 
-def _release(version: str) -> str:
-    return version.partition("+")[0]
-
-
 def _cell(data: Mapping[str, Any]) -> Cell:
     return Cell(**{**data, "without": Run(**data["without"]), "patched": Run(**data["patched"])})
 
@@ -69,12 +66,8 @@ def _marked(cells: tuple[tuple[str, str, Cell], ...], ran: Mapping[str, Fingerpr
     entries, marked = catalogue(), []
     for patch_id, release, cell in cells:
         changed = patch_id in entries and fingerprints.of(entries[patch_id]) != ran[patch_id]
-        marked.append((patch_id, release, _with(cell, ran[patch_id]) if changed else cell))
+        marked.append((patch_id, release, replace(cell, earlier=ran[patch_id]) if changed else cell))
     return marked
-
-
-def _with(cell: Cell, earlier: Fingerprint) -> Cell:
-    return Cell(**{**vars(cell), "earlier": earlier})
 
 
 def _lines(machine: Mapping[str, Any], seconds: float, items: list[Mapping[str, Any]]) -> list[str]:
