@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
+from dsfix.cli.audit import schedule
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
 from matrix import environments, proofs, runner, table
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--schedule",
-        type=runner.schedule,
+        type=schedule,
         metavar="NAME",
         help="let the emulated device follow a schedule (late, ahead, early, random:SEED), in the runs with the patch; "
         "those without it are taken from the record",

@@ -14,7 +14,6 @@ from typing import TypeVar
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
 from dsfix.cli.exits import OK, TROUBLE
-from dsfix.lab.cuda.schedule import parse
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -26,15 +25,6 @@ def jobs(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
-
-
-def schedule(text: str) -> str:
-    """The type of the option --schedule."""
-    try:
-        parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def complain(name: str, sentences: Iterable[str]) -> int:
