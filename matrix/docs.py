@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
-from matrix import files, proofs, table
+from matrix import proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records
 from matrix.edges import near, required
@@ -65,7 +65,7 @@ def committed(found: Evidence) -> dict[str, str]:
 def index() -> str:
     """What a job has to know of each patch to leave it unloaded, one a line."""
     shipped = registry.shipped()
-    return files.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
+    return table.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
 
 
 def write(files: Mapping[str, str], checkout: Path) -> None:

@@ -13,8 +13,8 @@ from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, Complaint
 from matrix import environments, fingerprints, proofs, runner, table
 from matrix.cells import Cells, Task
 from matrix.edges import ends, near, required
-from matrix.progress import Meter
 from matrix.proofs import Cell, State
+from matrix.runner import Meter
 from matrix.source_proof import chosen
 from matrix.table import Environment
 

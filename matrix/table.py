@@ -12,7 +12,6 @@ from packaging.version import Version
 
 from dsfix.cli.exits import Complaint
 from dsfix.settings import write_whole
-from matrix import files
 
 PATH = Path(__file__).with_name("releases.json")
 
@@ -113,8 +112,21 @@ def save(table: Table, path: Path = PATH) -> None:
         bounds = {name: value for name, value in (("since", each.since), ("until", each.until)) if value}
         environments[each.name] = {"python": each.python, **each.distributions, **bounds}
     rows = [vars(each) for each in sorted(table.releases, key=lambda each: each.version)]
-    text = files.lines({"environments": environments, "releases": rows}, "environments", "releases")
+    text = lines({"environments": environments, "releases": rows}, "environments", "releases")
     write_whole(path, text.encode())
+
+
+def lines(data: Mapping[str, Any], *tables: str) -> str:
+    """JSON of the data with one line for each value; those named `tables` have one for each of their entries."""
+    parts = []
+    for name, value in data.items():
+        text = json.dumps(value)
+        if name in tables and isinstance(value, Mapping):
+            text = "{\n  " + ",\n  ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n }"
+        elif name in tables:
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        parts.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def span(chosen: Collection[str], releases: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from matrix.bystanders.comparison import State, Verdict, judge
 from matrix.bystanders.records import Record, Run
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
-from matrix.progress import Meter
+from matrix.runner import Meter
 
 _JOBS_OF_A_PATCH = 24  # at most, in which it is judged alone
 _APPLIES = ("applied", "pending")  # pending: the job has not imported its module

@@ -15,7 +15,7 @@ from packaging.version import Version
 from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.cli.exits import Complaint
 from dsfix.settings import write_whole
-from matrix import files, proofs
+from matrix import proofs, table
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")  # dsfix's patches
@@ -159,7 +159,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
         for config, variants in sorted(record.runs.items())
     }
     data = {**vars(record), "runs": runs, "classes": [asdict(each) for each in record.classes]}
-    write_whole(directory / f"{record.release}.json", files.lines(data, "runs", "classes").encode())
+    write_whole(directory / f"{record.release}.json", table.lines(data, "runs", "classes").encode())
 
 
 def _row(run: Run) -> dict[str, Any]:

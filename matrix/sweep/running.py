@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from dsfix.audit.agreement import AuditVerdict
 from matrix import runner
-from matrix.progress import Meter
+from matrix.runner import Meter
 from matrix.sweep import classes, covering, records, space
 from matrix.sweep.records import VARIANTS, Class, Found, Record, Run
 from matrix.sweep.space import Row

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix.settings import write_whole
-from matrix import files
+from matrix import table
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")
@@ -121,7 +121,7 @@ def _run(row: Mapping[str, Any]) -> Run:
 def save(record: Record, directory: Path = DIRECTORY) -> None:
     """One line per test that has been run."""
     runs = {test: _row(run) for test, run in sorted(record.runs.items()) if run.without or run.patched}
-    text = files.lines({**vars(record), "runs": runs}, "uncollected", "runs")
+    text = table.lines({**vars(record), "runs": runs}, "uncollected", "runs")
     write_whole(path(record.release, record.tests, directory), text.encode())
 
 
