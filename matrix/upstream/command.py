@@ -46,8 +46,8 @@ def _run(options: argparse.Namespace) -> int:
 
     record = records.load(options.release, options.of or f"v{options.release}")
     patches = () if record.own else fixes.enabled()
-    session = Session(options.tests, options.release, options.seconds, options.ranks, patches)
-    with runner.interruptible(), session:
+    made_of = (options.tests, options.release, options.seconds, options.ranks, patches)
+    with runner.interruptible(), Session(*made_of) as session:
         files = _files(options, record, session.tests)
         found, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds
