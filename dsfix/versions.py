@@ -128,7 +128,7 @@ def _describes_what_is_imported(found: metadata.Distribution) -> bool:
     """False where another DeepSpeed, earlier on sys.path, shadows the one that the metadata is about."""
     origin = _judged()
     if origin is None:
-        return True  # half installed: the judge says so
+        return True  # half installed: the verdict says so
     home = os.path.realpath(os.path.dirname(origin))
     if home == os.path.realpath(str(found.locate_file("deepspeed"))):
         return True

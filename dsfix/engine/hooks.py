@@ -23,7 +23,7 @@ class Finder:
     """The first entry of sys.meta_path while anything is watched: lets the others find, and adds the callback.
 
     The callback gets the module and the name that it is imported by, which differs from its own in a program; `before`,
-    if given, is called with the name of each that is about to be executed. Neither may raise.
+    if given, is called with the name of each that is about to be executed. Both may raise nothing but StrictError.
     """
 
     def __init__(self, callback: Callback, withdraw: Callable[[], None], before: Before | None = None) -> None:
