@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Union
 
+from .versions import satisfies
+
 if TYPE_CHECKING:
     from .job import Job
 
@@ -185,6 +187,10 @@ class Patch:
             raise ValueError("a Patch needs at least one change")
         modules = dict.fromkeys(change.module for change in self.changes)
         object.__setattr__(self, "modules", tuple(modules))
+
+    def claims(self, release: str) -> bool:
+        """Whether `affects` has this release of DeepSpeed."""
+        return satisfies(self.affects.get("deepspeed", ""), release)
 
 
 class BugPresent(Exception):

@@ -14,10 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from .outcome import describe
+from .versions import satisfies
 
 
 class Level(enum.Enum):
@@ -100,14 +98,7 @@ def _in(value: object) -> Iterator[Rule]:
 
 def fits(affects: Mapping[str, str], versions: Mapping[str, str | None]) -> bool:
     """Returns whether every distribution is in its range; a missing or invalid version is not."""
-    return all(_in_range(specifiers, versions.get(name)) for name, specifiers in affects.items())
-
-
-def _in_range(specifiers: str, version: str | None) -> bool:
-    try:
-        return SpecifierSet(specifiers).contains(Version(version or "").public, prereleases=True)
-    except InvalidVersion:
-        return False
+    return all(satisfies(specifiers, versions.get(name) or "") for name, specifiers in affects.items())
 
 
 def findings(rules: Iterable[Rule], facts: Any, versions: Mapping[str, str | None]) -> list[Finding]:

@@ -38,6 +38,17 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file all at once or not at all, and its folder if there is none. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 class Settings(NamedTuple):
     """DSFIX_DISABLE, _ONLY, _SKIP, _SEVERITY, _STRICT, _REPORT and _LOG_LEVEL; for the guards DSFIX_PLACEMENT,
     _DEVICE_MAP, _CHECK and _RANK_CHECK.
@@ -112,10 +123,6 @@ class Settings(NamedTuple):
         named = {"DSFIX_SKIP": self.skip, "DSFIX_ONLY": self.only or frozenset()}
         unknown = ((variable, each) for variable, ids in named.items() for each in sorted(ids.difference(known)))
         return [*self.complaints, *(f"{variable}: {UnknownPatch(each, known)}" for variable, each in unknown)]
-
-    def without_report(self) -> Settings:
-        """The same, for a DSFIX_REPORT directory that turned out not to be writable."""
-        return self._replace(report=None)
 
     def disabled(self, patch_id: str, default: bool, severity: str) -> str | None:
         """Why this patch is switched off, or None."""

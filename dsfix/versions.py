@@ -128,7 +128,7 @@ def _describes_what_is_imported(found: metadata.Distribution) -> bool:
     """False where another DeepSpeed, earlier on sys.path, shadows the one that the metadata is about."""
     origin = _judged()
     if origin is None:
-        return True  # half installed, which the verdict says
+        return True  # half installed: the verdict says so
     home = os.path.realpath(os.path.dirname(origin))
     if home == os.path.realpath(str(found.locate_file("deepspeed"))):
         return True
@@ -145,6 +145,18 @@ def described(*distributions: str) -> str:
     """Those that are installed, with their versions, for messages."""
     present = {name: installed(name) for name in distributions if installed(name) is not None}
     return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
+
+
+@functools.cache
+def satisfies(specifiers: str, version: str) -> bool:
+    """Whether the version is in the range, in which an invalid one is not; a local part says nothing about order."""
+    from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may do without
+
+    try:
+        # packaging 24 and 26 differ without prereleases=True
+        return SpecifierSet(specifiers).contains(Version(version).public, prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def gate(
@@ -181,7 +193,7 @@ _version = functools.cache(Version)
 
 
 def _compare(distribution: str, text: str, specifiers: str) -> Gate:
-    from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may do without
+    from packaging.specifiers import SpecifierSet
 
     judged_by_source = distribution == "deepspeed"
     try:
@@ -189,13 +201,11 @@ def _compare(distribution: str, text: str, specifiers: str) -> Gate:
     except InvalidVersion:
         what = f"{distribution} gives its version as {text!r}" if text else f"{distribution} gives no version"
         return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what)
-    # packaging 24 and 26 differ without prereleases=True; a local part says nothing about order
-    affected, public = SpecifierSet(specifiers), _version(version.public)
-    inside = affected.contains(public, prereleases=True)
-    newer = judged_by_source and inside and public > NEWEST_PROVEN
+    inside = satisfies(specifiers, text)
+    newer = judged_by_source and inside and _version(version.public) > NEWEST_PROVEN
     what = f"{distribution} {text}" + (f" is newer than proven ({NEWEST_PROVEN})" if newer else "")
     if judged_by_source and (version.local or version.is_prerelease):
         return Gate(Fit.UNSURE, what if newer else f"{what} is not a release", near=inside, newer=newer)
     if not inside:
-        return Gate(Fit.OUTSIDE, f"{what} is outside {affected}")
+        return Gate(Fit.OUTSIDE, f"{what} is outside {SpecifierSet(specifiers)}")
     return Gate(Fit.INSIDE, what, newer=newer)

@@ -7,13 +7,13 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dsfix.cli.exits import OK, TROUBLE, Complaint
 from dsfix.outcome import Outcome
 from dsfix.upstream.table import PATH as KNOWN
 from dsfix.upstream.table import with_head
+from dsfix.versions import satisfies
 from matrix import source_proof, table, toxini
 from matrix.sdists import Index, Unavailable
 
@@ -108,7 +108,7 @@ def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
     for name, environment in current.environments.items():
         for distribution, version in environment.distributions.items() if environment.runs(release) else ():
             specifiers = release.requires.get(distribution, "")
-            if not SpecifierSet(specifiers).contains(version):
+            if not satisfies(specifiers, version):
                 yield f"requires {distribution} {specifiers}, but {name} has {version}: it needs another environment"
 
 

@@ -6,6 +6,7 @@ import datetime
 import sys
 import threading
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from dsfix.catalogue.registry import Entry
@@ -19,6 +20,15 @@ from matrix.proofs import Cell, Run, State
 TIMEOUT = 300.0  # seconds, for one reproduction
 _LONGEST_DETAIL = 800  # characters
 _REPRODUCTION = "dsfix.lab.reproduction"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One cell to run. without: the known run without the patch, if the reproduction is unchanged."""
+
+    entry: Entry
+    release: str
+    without: Run | None = None
 
 
 class Cells(ExitStack):
@@ -48,6 +58,15 @@ class Cells(ExitStack):
             if proofs.judge(entry.patch, cell)[0] in (State.FIXED, State.NOT_AFFECTED):
                 return cell
         return _cell(entry, release, path, None, without if self._schedule else None, self._schedule)
+
+    def attempt(self, task: Task) -> Cell | str:
+        """The task's cell, or one sentence why there is none."""
+        try:
+            return self.run(task.entry, task.release, without=task.without)
+        except environments.Unavailable as reason:
+            return str(reason)
+        except OSError as error:  # from the scratch directory, e.g. a full disk: other cells may still succeed
+            return f"{task.entry.id} on deepspeed {task.release} could not be run: {error}"
 
     def _installed(self, release: str) -> Path:
         """The release's directory; a failed installation is not tried again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dsfix.check import extract, keys
 from dsfix.cli.exits import OK, TROUBLE, Complaint
-from matrix import files, table
+from matrix import table
 from matrix.sdists import Index, Unavailable
 
 NAME = "keys"
@@ -42,4 +42,4 @@ def generate(releases: list[str], sources: Callable[[str], Path]) -> str:
 
 def as_file(releases: dict[str, dict[str, str]]) -> str:
     """The file's text, one line per key, so that diffs stay small."""
-    return files.lines(keys.merged(releases), "keys")
+    return table.lines(keys.merged(releases), "keys")

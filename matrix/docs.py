@@ -7,11 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
-
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
-from matrix import files, proofs, table
+from matrix import proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records
 from matrix.edges import near, required
@@ -67,7 +65,7 @@ def committed(found: Evidence) -> dict[str, str]:
 def index() -> str:
     """What a job has to know of each patch to leave it unloaded, one a line."""
     shipped = registry.shipped()
-    return files.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
+    return table.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
 
 
 def write(files: Mapping[str, str], checkout: Path) -> None:
@@ -111,8 +109,7 @@ def _unproven(found: Evidence, entry: Entry) -> list[str]:
     """A sentence about claimed releases on which no column shows that the patch fixes the bug."""
     columns = found.cells[entry.id].values()
     fixed = {release for cells in columns for release, judged in cells.items() if judged.state is State.FIXED}
-    claimed = SpecifierSet(entry.patch.affects.get("deepspeed", ""))
-    lacking = [each for each in found.releases if claimed.contains(each) and each not in fixed]
+    lacking = [each for each in found.releases if entry.patch.claims(each) and each not in fixed]
     if not lacking:
         return []
     return [f"{entry.id}: no column shows that it fixes the bug on {table.span(lacking, found.releases)}"]

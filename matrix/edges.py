@@ -6,18 +6,17 @@ import argparse
 import os
 import subprocess
 from collections.abc import Collection, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
+from dsfix.cli.audit import schedule
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.patch import Patch
-from matrix import environments, proofs, recording, runner, table
-from matrix.cells import Cells
+from matrix import environments, proofs, runner, table
+from matrix.cells import Cells, Task
 from matrix.proofs import Cell, State
-from matrix.runner import Task
 from matrix.source_proof import chosen
 from matrix.table import Environment
 
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--schedule",
-        type=runner.schedule,
+        type=schedule,
         metavar="NAME",
         help="let the emulated device follow a schedule (late, ahead, early, random:SEED), in the runs with the patch; "
         "those without it are taken from the record",
@@ -120,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
         entries = [entry for entry in entries if entry.patch.device == "cuda"]
 
     def recorded(entry: Entry, release: str) -> Cell | None:
-        return proofs.load(entry).cell(recording.column(environment.name, gpu, entry), release)
+        return proofs.load(entry).cell(proofs.column(environment.name, gpu, entry), release)
 
     tasks = []
     for entry in entries:
@@ -131,11 +130,11 @@ def run(options: argparse.Namespace) -> int:
             before = recorded(entry, release) if options.schedule else None
             tasks.append(Task(entry, release, None if before is None else before.without))
     bad = 0
-    with Cells(options.schedule or "") as cells, closing(runner.results(tasks, cells, options.jobs)) as ended:
-        for result in ended:
-            entry, cell, release = result.task.entry, result.cell, result.task.release
-            if cell is None:
-                print(f"{entry.id} on deepspeed {release}: {result.trouble}", flush=True)
+    with Cells(options.schedule or "") as cells, runner.each(tasks, cells.attempt, options.jobs) as ended:
+        for task, cell in ended:
+            entry, release = task.entry, task.release
+            if isinstance(cell, str):
+                print(f"{entry.id} on deepspeed {release}: {cell}", flush=True)
                 bad += 1
                 continue
             print(proofs.sentence(entry.id, release, entry.patch, cell), flush=True)

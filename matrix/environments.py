@@ -15,10 +15,12 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.distributions import gpu_likely, torch_build
 from dsfix.lab.errors import LabUnavailable
+from dsfix.patch import Severity
 from dsfix.settings import cache_directory
 from dsfix.start import DIRECTORY
 from matrix import table
@@ -79,6 +81,11 @@ def with_dsfix(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment for a process that loads dsfix at start, as with `python -m dsfix run`."""
     path = [DIRECTORY, environment.get("PYTHONPATH", "")]
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def not_importing() -> tuple[str, ...]:
+    """The patches that are not needed to import DeepSpeed."""
+    return tuple(entry.id for entry in catalogue().values() if entry.patch.severity is not Severity.IMPORT)
 
 
 def _absent(directory: Path) -> list[str]:

@@ -6,14 +6,16 @@ A cell is one patch on one release in one column: an environment of the table, o
 from __future__ import annotations
 
 import enum
+import fcntl
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
@@ -21,7 +23,9 @@ from dsfix.cli.exits import Complaint
 from dsfix.lab.reproduction import in_force
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
-from matrix import files, fingerprints
+from dsfix.rules import fits
+from dsfix.settings import write_whole
+from matrix import fingerprints
 from matrix.fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
@@ -160,7 +164,31 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
     for head, named in ((_PATCH, versions), (_SEEN, seen)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
-    files.replace(directory / f"{record.patch_id}.txt", "\n\n".join(map("\n".join, parts)) + "\n")
+    write_whole(directory / f"{record.patch_id}.txt", ("\n\n".join(map("\n".join, parts)) + "\n").encode())
+
+
+def column(environment: str, gpu: str, entry: Entry) -> str:
+    """The column of the patch's cells: the environment, and the GPU if the reproduction uses one."""
+    return f"{environment} on {gpu}" if gpu and entry.patch.device == "cuda" else environment
+
+
+def store(entry: Entry, column: str, release: str, cell: Cell, directory: Path = DIRECTORY) -> None:
+    """Add one cell to the patch's record, under a lock. Cells of an earlier version are kept and marked."""
+    directory.mkdir(exist_ok=True)
+    with _locked(directory):
+        record = load(entry, directory)
+        record.cells.setdefault(column, {})[release] = cell
+        save(record, directory)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _circumstances(cell: Cell) -> str:
@@ -190,10 +218,7 @@ def without_paths(detail: str) -> str:
 
 def inside(patch: Patch, versions: Mapping[str, str]) -> bool:
     """Whether the patch claims these versions; an absent distribution is outside."""
-    return all(
-        name in versions and SpecifierSet(specifiers).contains(versions[name].partition("+")[0], prereleases=True)
-        for name, specifiers in patch.affects.items()
-    )
+    return fits(patch.affects, versions)
 
 
 def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:

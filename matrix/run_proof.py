@@ -7,16 +7,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 
 from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, Complaint
-from matrix import environments, fingerprints, proofs, recording, runner, table
-from matrix.cells import Cells
+from matrix import environments, fingerprints, proofs, runner, table
+from matrix.cells import Cells, Task
 from matrix.edges import ends, near, required
-from matrix.progress import Meter
 from matrix.proofs import Cell, State
-from matrix.runner import Task
+from matrix.runner import Meter
 from matrix.source_proof import chosen
 from matrix.table import Environment
 
@@ -42,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     environment = environments.current(table.load())
     entries = chosen(options.patch)
     gpu = environments.gpu()
-    columns = {entry.id: recording.column(environment.name, gpu, entry) for entry in entries}
+    columns = {entry.id: proofs.column(environment.name, gpu, entry) for entry in entries}
     releases, every = _releases(environment, options.release), _releases(environment, None)
     asked = [Task(entry, release) for release in releases for entry in entries]
     if environment.name != next(iter(table.load().environments)) and not options.release:
@@ -80,7 +78,8 @@ def _releases(environment: Environment, names: Sequence[str] | None) -> list[str
 
 
 def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[Task, Cell | None]]:
-    records = {task.entry.id: proofs.load(task.entry) for task in tasks}
+    entries = {task.entry.id: task.entry for task in tasks}
+    records = {patch_id: proofs.load(entry) for patch_id, entry in entries.items()}
     return [(task, records[task.entry.id].cell(columns[task.entry.id], task.release)) for task in tasks]
 
 
@@ -102,19 +101,20 @@ def _run(
     tasks: Sequence[Task], columns: Mapping[str, str], jobs: int, done: list[Task], trouble: dict[str, None]
 ) -> None:
     """Run and record the cells; `done` collects those recorded, `trouble` why the others are not."""
-    started = {task.entry.id: fingerprints.of(task.entry) for task in tasks}
-    with Meter(len(tasks)) as meter, Cells() as cells, closing(runner.results(tasks, cells, jobs)) as ended:
-        for result in ended:
-            entry, cell = result.task.entry, result.cell
-            if cell is None:
-                trouble[result.trouble] = None
+    entries = {task.entry.id: task.entry for task in tasks}
+    started = {patch_id: fingerprints.of(entry) for patch_id, entry in entries.items()}
+    with Meter(len(tasks)) as meter, Cells() as cells, runner.each(tasks, cells.attempt, jobs) as ended:
+        for task, cell in ended:
+            entry = task.entry
+            if isinstance(cell, str):
+                trouble[cell] = None
             elif fingerprints.of(entry) != started[entry.id]:
                 trouble[f"{entry.id} was changed during the run: run it again"] = None
             else:
-                recording.store(entry, columns[entry.id], result.task.release, cell)
-                done.append(result.task)
+                proofs.store(entry, columns[entry.id], task.release, cell)
+                done.append(task)
                 if proofs.judge(entry.patch, cell)[0] is State.WRONG:
-                    meter.say(proofs.sentence(entry.id, result.task.release, entry.patch, cell))
+                    meter.say(proofs.sentence(entry.id, task.release, entry.patch, cell))
             meter.advance()
 
 

@@ -1,4 +1,4 @@
-"""Run many cells in parallel, and end them all on interruption."""
+"""Shared by commands: options, many tasks in parallel that all end on interruption, complaints."""
 
 from __future__ import annotations
 
@@ -6,35 +6,22 @@ import argparse
 import contextlib
 import queue
 import signal
+import sys
 import threading
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar
 
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dsfix.catalogue.registry import Entry
-from dsfix.lab.cuda.schedule import parse
-from matrix.cells import Cells
-from matrix.environments import Unavailable
-from matrix.proofs import Cell, Run
+from dsfix.cli.exits import OK, TROUBLE
 
-
-@dataclass(frozen=True)
-class Task:
-    """One cell to run. without: the known run without the patch, if the reproduction is unchanged."""
-
-    entry: Entry
-    release: str
-    without: Run | None = None
-
-
-@dataclass(frozen=True)
-class Result:
-    """A task's cell, or None and one sentence why."""
-
-    task: Task
-    cell: Cell | None
-    trouble: str = ""
+_PAUSE = 30.0  # seconds between two lines of a Meter without a terminal
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
 
 
 def jobs(text: str) -> int:
@@ -45,56 +32,116 @@ def jobs(text: str) -> int:
     return number
 
 
-def schedule(text: str) -> str:
-    """The type of the option --schedule."""
-    try:
-        parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
+def complain(name: str, sentences: Iterable[str]) -> int:
+    """Print the sentences to standard error; 1 if there are any, else 0."""
+    complaints = list(sentences)
+    for sentence in complaints:
+        print(f"{name}: {sentence}", file=sys.stderr)
+    return TROUBLE if complaints else OK
 
 
-def results(tasks: Sequence[Task], cells: Cells, jobs: int) -> Generator[Result, None, None]:
-    """The results as they complete, with `jobs` cells in parallel; call it in the main thread.
+class Meter:
+    """Shows on standard error how many of `total` cells are finished: a bar on a terminal, else a line now and then.
 
-    All processes are ended when the iterator is closed or interrupted by SIGINT, SIGTERM or SIGHUP.
+    A context manager.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # children would inherit an ignored signal
+
+    def __init__(self, total: int, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._total = total
+        self._done = 0
+        self._started = self._printed = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("cells", total=total)
+
+    def __enter__(self) -> Meter:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def advance(self) -> None:
+        """Count one more finished cell."""
+        self._done += 1
+        self._bar.advance(self._task)
+        now = time.monotonic()
+        if self._bar.disable and (now - self._printed > _PAUSE or self._done == self._total):
+            self._printed = now
+            left = (now - self._started) / self._done * (self._total - self._done)
+            self.say(f"{self._done} of {self._total} cells, {_duration(now - self._started)}, left: {_duration(left)}")
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Handles SIGINT, which is ignored in the background and which children would inherit ignored, SIGTERM, SIGHUP."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def each(tasks: Collection[Task], work: Callable[[Task], Answer], jobs: int) -> Iterator[Iterator[tuple[Task, Answer]]]:
+    """The tasks with what `work` makes of them, as they complete, `jobs` in parallel; call it in the main thread.
+
+    What `work` raises is raised. All child processes are ended by an error, and by SIGINT, SIGTERM or SIGHUP.
+    """
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
-    done: queue.SimpleQueue[Result | BaseException] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Task, Answer] | BaseException] = queue.SimpleQueue()
     stop = threading.Event()
 
-    def work() -> None:
+    def run() -> None:
         with contextlib.suppress(queue.Empty):
             while not stop.is_set():
-                done.put(_result(waiting.get_nowait(), cells))
+                task = waiting.get_nowait()
+                try:
+                    done.put((task, work(task)))
+                except BaseException as error:
+                    done.put(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(jobs, len(tasks)))]
-    for thread in threads:
-        thread.start()
-    try:
+    def results() -> Iterator[tuple[Task, Answer]]:
         for _ in tasks:
             result = done.get()
             if isinstance(result, BaseException):
                 raise result
             yield result
-    finally:
-        stop.set()
-        _end(threads)
 
-
-def _result(task: Task, cells: Cells) -> Result | BaseException:
-    try:
-        return Result(task, cells.run(task.entry, task.release, without=task.without))
-    except Unavailable as reason:
-        return Result(task, None, str(reason))
-    except OSError as error:  # from the scratch directory, e.g. a full disk: other cells may still succeed
-        return Result(task, None, f"{task.entry.id} on deepspeed {task.release} could not be run: {error}")
-    except BaseException as error:
-        return error
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(min(jobs, len(tasks)))]
+    with interruptible():
+        for thread in threads:
+            thread.start()
+        try:
+            yield results()
+        except BaseException:
+            stop.set()
+            _end(threads)
+            raise
 
 
 def _end(threads: Sequence[threading.Thread]) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -27,8 +24,7 @@ from dsfix.catalogue.registry import Entry, UnknownPatch
 from dsfix.cli.exits import OK, TROUBLE, Complaint
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import STAYS_OUT, Outcome
-from dsfix.patch import Patch
-from matrix import proofs, table
+from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 
 NAME = "source"
@@ -158,23 +154,21 @@ def prove(
 
     Returns the cells and the releases that could not be checked, both in the releases' order.
     """
-    cells: dict[str, list[Judged]] = {}
-    missing: dict[str, Missing] = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {pool.submit(_check, each, entries, index): each for each in releases}
-        try:
-            for number, future in enumerate(as_completed(running), 1):
-                release = running[future]
-                try:
-                    cells[release] = future.result()
-                except Unavailable as error:
-                    missing[release] = Missing(release, str(error))
-                finished(number, len(releases))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    by_release = [cells[each] for each in releases if each in cells]
-    return list(itertools.chain.from_iterable(by_release)), [missing[each] for each in releases if each in missing]
+    found: dict[str, list[Judged] | Missing] = {}
+    with runner.each(releases, lambda release: _attempt(release, entries, index), os.cpu_count() or 1) as ended:
+        for release, each in ended:
+            found[release] = each
+            finished(len(found), len(releases))
+    in_order = [found[each] for each in releases]
+    cells = [cell for each in in_order if not isinstance(each, Missing) for cell in each]
+    return cells, [each for each in in_order if isinstance(each, Missing)]
+
+
+def _attempt(release: str, entries: Collection[Entry], index: Index) -> list[Judged] | Missing:
+    try:
+        return _check(release, entries, index)
+    except Unavailable as error:
+        return Missing(release, str(error))
 
 
 def _check(release: str, entries: Collection[Entry], index: Index) -> list[Judged]:
@@ -220,7 +214,7 @@ def sentences(patch_id: str, cells: Sequence[Judged]) -> list[str]:
 def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
     """What is wrong with `fixed_in`, according to the patch's cells on all releases."""
     patch = entry.patch
-    claimed = [position for position, cell in enumerate(cells) if _by_deepspeed(patch, cell.release)]
+    claimed = [position for position, cell in enumerate(cells) if patch.claims(cell.release)]
     if not claimed:
         return [f"{entry.id}: its range contains no release of the table"]
     after = cells[claimed[-1] + 1] if claimed[-1] + 1 < len(cells) else None
@@ -245,13 +239,9 @@ def _end_of_part(entry: Entry, after: str) -> list[str]:
     if patch.fixed_in is not None:
         return [f"{entry.id}: fixed_in is {patch.fixed_in}, but {patch.continued_by} continues it"]
     following = registry.catalogue().get(patch.continued_by or "")
-    if following is None or not _by_deepspeed(following.patch, after):
+    if following is None or not following.patch.claims(after):
         return [f"{entry.id}: {patch.continued_by} should continue it, but is not a patch for {after}"]
     return []
-
-
-def _by_deepspeed(patch: Patch, release: str) -> bool:
-    return SpecifierSet(patch.affects.get("deepspeed", "")).contains(release)
 
 
 def _row(patch_id: str, cells: Sequence[Judged], mismatches: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix.cli.exits import Complaint
-from matrix import files
+from dsfix.settings import write_whole
 
 PATH = Path(__file__).with_name("releases.json")
 
@@ -72,6 +72,13 @@ class Table:
                 return each
         raise KeyError(deepspeed)
 
+    def require(self, names: Iterable[str]) -> None:
+        """Raises Complaint for a release that is not in the table."""
+        known = [each.deepspeed for each in self.releases]
+        for name in names:
+            if name not in known:
+                raise Complaint(f"deepspeed {name} is not in the table of releases")
+
     def run_in(self, environment: str) -> tuple[Release, ...]:
         """The releases run in that environment."""
         return tuple(each for each in self.releases if self.environments[environment].runs(each))
@@ -105,7 +112,21 @@ def save(table: Table, path: Path = PATH) -> None:
         bounds = {name: value for name, value in (("since", each.since), ("until", each.until)) if value}
         environments[each.name] = {"python": each.python, **each.distributions, **bounds}
     rows = [vars(each) for each in sorted(table.releases, key=lambda each: each.version)]
-    files.replace(path, files.lines({"environments": environments, "releases": rows}, "environments", "releases"))
+    text = lines({"environments": environments, "releases": rows}, "environments", "releases")
+    write_whole(path, text.encode())
+
+
+def lines(data: Mapping[str, Any], *tables: str) -> str:
+    """JSON of the data with one line for each value; those named `tables` have one for each of their entries."""
+    parts = []
+    for name, value in data.items():
+        text = json.dumps(value)
+        if name in tables and isinstance(value, Mapping):
+            text = "{\n  " + ",\n  ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()) + "\n }"
+        elif name in tables:
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        parts.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def span(chosen: Collection[str], releases: Sequence[str]) -> str:

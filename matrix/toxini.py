@@ -57,13 +57,9 @@ def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
     install, tests = "python tests/install_deepspeed.py ds-", "pytest -n logical --dist loadfile tests/release"
     sampled = [each.deepspeed for each in releases.releases if each.sampled]
     yield "sampled releases", [line for each in sampled for line in (install + each, tests)]
-    yield "versions", _versions(first)
+    yield "versions", [f"{name} = {version}" for name, version in first.distributions.items()]
     yield "columns", list(_columns(first, [each for each in others if each.name == f"torch-{each.torch}"]))
     yield "all releases", [f"[testenv:{','.join(ranges('ds-', (each.version for each in releases.releases)))}]"]
-
-
-def _versions(environment: table.Environment) -> list[str]:
-    return [f"{name} = {version}" for name, version in environment.distributions.items()]
 
 
 def _columns(first: table.Environment, environments: Sequence[table.Environment]) -> Iterator[str]:

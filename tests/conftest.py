@@ -1,6 +1,6 @@
 """Settings and fixtures for all tests."""
 
-import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -36,6 +36,18 @@ def pytest_collection_modifyitems(config, items):
 def whole(request):
     """Whether --whole was given."""
     return request.config.getoption("--whole")
+
+
+@pytest.fixture(scope="session")
+def has_torch():
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+
+
+@pytest.fixture(scope="session")
+def has_deepspeed(has_torch):
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
 
 
 @pytest.fixture(scope="session", autouse=True)

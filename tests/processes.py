@@ -13,9 +13,9 @@ def ended(command, cwd, env, **options):
 
 
 def without_dsfix(**variables):
-    """The variables of this process but those of dsfix, and these."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
-    return {**inherited, **variables}
+    """The variables of this process but those of dsfix, except where its cache is, and these."""
+    kept = (name for name in os.environ if name == "DSFIX_CACHE" or not name.startswith(("DSFIX_", "_DSFIX_")))
+    return {**{name: os.environ[name] for name in kept}, **variables}
 
 
 @contextlib.contextmanager

@@ -35,14 +35,7 @@ def declare(*changes, **fields) -> Patch:
     """A Patch with these changes and with defaults for all other fields."""
     from dsfix.patch import Patch, Severity
 
-    given = {
-        "title": "a stand-in",
-        "severity": Severity.CRASH,
-        "affects": {"python": ">=3"},
-        "symptom": "x",
-        "upstream": {},
-        "fixed_in": None,
-    }
+    given = {"title": "a stand-in", "severity": Severity.CRASH, "affects": {"python": ">=3"}, "symptom": "x"}
     return Patch(changes=changes, **{**given, **fields})
 
 
@@ -150,8 +143,7 @@ def Wrap(target, wrapper):
     return Replace(target, wrap)
 
 def declare(*changes, **fields):
-    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="x", upstream={},
-                 fixed_in=None)
+    given = dict(title="a stand-in", severity=Severity.CRASH, affects={"deepspeed": ">=1"}, symptom="x")
     return Patch(changes=changes, **{**given, **fields})
 
 """

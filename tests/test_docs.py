@@ -8,15 +8,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
-
 import dsfix.cli
 from dsfix import rules
 from dsfix.catalogue import registry
 from dsfix.explain import signature as signatures
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
-from dsfix.upstream import areas, coverage
+from dsfix.upstream import coverage
 from dsfix.upstream import table as known_bugs
 from matrix import table
 
@@ -82,10 +80,6 @@ def _sections(patch_id):
     }
 
 
-def _source(patch_id):
-    return inspect.getsource(ENTRIES[patch_id].module)
-
-
 def test_no_patch_is_broken():
     assert registry.load()[1] == ()
 
@@ -125,11 +119,10 @@ def test_fixed_in_ends_the_range():
     newest = table.load().releases[-1].deepspeed
     offenders = []
     for patch_id, patch in PATCHES.items():
-        affected = SpecifierSet(patch.affects["deepspeed"])
         if patch.fixed_in is not None:
-            ends = not affected.contains(patch.fixed_in)
+            ends = not patch.claims(patch.fixed_in)
         else:
-            ends = patch.continued_by in PATCHES or affected.contains(newest)
+            ends = patch.continued_by in PATCHES or patch.claims(newest)
         if not ends:
             offenders.append(patch_id)
     assert offenders == []
@@ -151,7 +144,7 @@ def test_each_folder_of_patches_is_an_area():
     folders = Counter(entry.area for entry in ENTRIES.values())
     assert {name: count for name, count in folders.items() if not 4 <= count <= 45} == {}
     assert sorted(folders) == re.findall(r"^    dsfix\.patches\.(\w+)$", _page("setup.cfg"), re.M)
-    assert {areas.of(entry) for entry in ENTRIES.values()} <= {*known_bugs.AREAS}
+    assert {coverage.area(entry) for entry in ENTRIES.values()} <= {*known_bugs.AREAS}
 
 
 def test_loading_a_patch_is_cheap():
@@ -211,7 +204,7 @@ def test_a_reproduction_returns_what_it_saw():
     for patch_id in ENTRIES:
         (reproduce,) = (
             node
-            for node in ast.parse(_source(patch_id)).body
+            for node in ast.parse(inspect.getsource(ENTRIES[patch_id].module)).body
             if isinstance(node, ast.FunctionDef) and node.name == "reproduce"
         )
         takes_lab = [each.arg for each in reproduce.args.args] == ["lab"]
@@ -225,7 +218,7 @@ def test_the_readme_is_short_and_counts_the_catalogue():
     readme = _page("README.md")
     assert len(readme.splitlines()) <= 120
     newest = table.load().releases[-1].deepspeed
-    here = [patch for patch in PATCHES.values() if SpecifierSet(patch.affects["deepspeed"]).contains(newest)]
+    here = [patch for patch in PATCHES.values() if patch.claims(newest)]
     wrong = [patch for patch in here if patch.severity is Severity.WRONG_RESULT]
     by_default = [patch for patch in here if patch.default]
     told = " ".join(readme.split())

@@ -11,9 +11,8 @@ import torch
 
 from dsfix.audit.agreement import AuditVerdict, Difference, Seen
 from dsfix.audit.compare import Findings, compare
-from dsfix.audit.defaults import complete
 from dsfix.audit.pieces import join
-from dsfix.audit.plan import PHASES, Plan, Unsupported
+from dsfix.audit.plan import PHASES, Plan, Unsupported, complete
 from dsfix.audit.record import Record
 
 
@@ -51,7 +50,7 @@ def verdict_of(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] |
     except Unsupported as reason:
         failed = str(reason)
     for phase, error in joined.errors.items():
-        step = _reached(joined, plan, phase)
+        step = len(joined.steps) if phase == "training" else plan.half + len(joined.resumed.get(phase, ()))
         found.differences.append(Difference(phase, "error", step, (), 0, 0, 0, 0, _last(error)))
     ranks = [*seen, *(each for job in (resumed or {}).values() for each in job)]
     return AuditVerdict(
@@ -75,11 +74,6 @@ def _last(error: str) -> str:
     message = re.findall(r"^\S.*$", error.rpartition("Traceback (most recent call last):")[2], re.MULTILINE)
     file, line, function = places[-1]
     return f"{message[0]} ({Path(file).name}:{line} in {function})"
-
-
-def _reached(record: Record, plan: Plan, phase: str) -> int:
-    """Returns the step that the error ended."""
-    return len(record.steps) if phase == "training" else plan.half + len(record.resumed.get(phase, ()))
 
 
 def main(plan_file: str, directory: str) -> int:

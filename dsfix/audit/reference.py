@@ -51,7 +51,7 @@ class Update:
 
 
 class Reference:
-    """A plan without open defaults (defaults.complete), in plain PyTorch. Raises Unsupported."""
+    """A plan without open defaults (plan.complete), in plain PyTorch. Raises Unsupported."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.clip = plan, float(plan.config.get("gradient_clipping", 0.0))

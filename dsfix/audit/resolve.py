@@ -10,10 +10,9 @@ from ..check.checking import check
 from ..check.facts import Facts
 from ..rules import Finding, Level
 from . import auto, limits, shrink
-from .defaults import clipping
 from .draft import Draft, NotAudited, Options
 from .learning_rates import rates
-from .plan import Plan, Unsupported
+from .plan import Plan, Unsupported, clipping
 from .recipe import recipe
 
 _ZERO = "zero_optimization"

@@ -70,7 +70,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
     add(
         "--schedule",
-        type=_schedule,
+        type=schedule,
         metavar="NAME",
         help="order of work on streams: early, late, ahead or random:SEED (emulated device only)",
     )
@@ -97,7 +97,8 @@ def _number(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def _schedule(text: str) -> str:
+def schedule(text: str) -> str:
+    """The type of the option --schedule."""
     from ..lab.cuda.schedule import parse
 
     try:

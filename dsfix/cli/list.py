@@ -18,7 +18,6 @@ from ..outcome import Outcome
 from ..patch import Patch, Severity
 from ..settings import Settings
 from ..upstream import releases, table
-from ..upstream.coverage import specifiers
 from . import prepare
 from .exits import BAD_USAGE, OK, TROUBLE, UNSEEN, Complaint
 from .printing import job_reports, output, upstream
@@ -97,8 +96,7 @@ def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdi
     why = settings.disabled(entry.id, patch.default, patch.severity.value)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
-    affected = specifiers(patch.affects.get("deepspeed", "")).contains(release)
-    return Verdict(Outcome.PENDING if affected else Outcome.NOT_AFFECTED, f"deepspeed {release}")
+    return Verdict(Outcome.PENDING if patch.claims(str(release)) else Outcome.NOT_AFFECTED, f"deepspeed {release}")
 
 
 def _meeting(listed: _Listed, options: argparse.Namespace) -> tuple[_Listed, str]:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from . import frames, problems
+from . import problems
 from .boxes import unboxed
 from .excerpts import Excerpt, Excerpts
 from .lines import TRACEBACK, Cleaner, Line
 from .mentions import LITERALS, Versions
 from .problems import Problem
-from .segments import Segment, around, segments
+from .segments import Segment, around, raised_in, segments
 from .signature import Role
 from .stream import UnreadableLog, blocks
 
@@ -158,7 +158,7 @@ class _OneFile:
         if error in unknown or len(unknown) < _MOST_UNKNOWN:
             found = unknown.get(error)
             if not found:
-                found = unknown[error] = Recognised(None, where=frames.told(segment, raised))
+                found = unknown[error] = Recognised(None, where=raised_in(segment, raised))
             found.add(self._file, raised)
 
 

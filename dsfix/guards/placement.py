@@ -34,8 +34,9 @@ def after(call: Call, result: tuple[Any, ...]) -> None:
         moved, report = move_buffers(engine.module, report)
         moved = _for_this_rank(moved, engine)
         if moved:
+            paths = some((f"{each.path} (from {each.device})" for each in moved), SHOWN)
             emit = log.warn if log.rank() else log.inform
-            emit(f"{_who()}moved {len(moved)} buffer{'s' if len(moved) > 1 else ''} to {moved.device}: {_paths(moved)}")
+            emit(f"{_who()}moved {len(moved)} buffer{'s' if len(moved) > 1 else ''} to {moved.device}: {paths}")
     report = _for_this_rank(report, engine)
     if report:
         log.warn(f"{_who()}{report.text(SHOWN)}")
@@ -57,7 +58,3 @@ def _for_this_rank(report: PlacementReport, engine: Any) -> PlacementReport:
 def _who() -> str:
     rank = log.rank()
     return f"rank {rank}: " if rank else ""
-
-
-def _paths(report: PlacementReport) -> str:
-    return some((f"{each.path} (from {each.device})" for each in report), SHOWN)

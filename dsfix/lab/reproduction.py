@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import tempfile
 import time
@@ -22,6 +21,7 @@ from dsfix.lab.rank_variables import rank
 from dsfix.lab.ranks import RankResult, fresh, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
+from dsfix.settings import write_whole
 from dsfix.versions import installed
 
 _TAIL_LINES = 20
@@ -78,7 +78,8 @@ def run(
             **(variables(schedule, races=False) if schedule else {}),
         }
         if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
-            environment["DSFIX_ONLY"] = ",".join(_with_defaults(patch_id))  # it is off unless named
+            defaults = (each.id for each in catalogue().values() if each.patch.default)
+            environment["DSFIX_ONLY"] = ",".join([patch_id, *defaults])  # it is off unless named
         work = scratch / "work"
         work.mkdir()
         command = [*rank_command, patch_id, directory]
@@ -97,10 +98,6 @@ def run(
         device=", ".join(sorted({one["device"] for one in reported} - {""})),
         versions=reported[0]["versions"] if reported else {},
     )
-
-
-def _with_defaults(patch_id: str) -> list[str]:
-    return [patch_id, *(entry.id for entry in catalogue().values() if entry.patch.default)]
 
 
 def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:
@@ -165,8 +162,5 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
 def main(patch_id: str, directory: str) -> int:
     """Writes what this rank saw; returns 0 only for "no-bug", so that other ranks do not wait for it."""
     seen = _reproduce(patch_id)
-    path = _result_file(Path(directory), rank())
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(seen), encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(_result_file(Path(directory), rank()), json.dumps(seen).encode())
     return 0 if seen["outcome"] == "no-bug" else 1

@@ -19,7 +19,7 @@ from ..engine import hooks
 from ..engine.engine import Engine, PatchState
 from ..engine.garbage import resume, uncollected
 from ..outcome import STAYS_OUT, Outcome, RequirementError, StrictError, describe
-from ..settings import Settings
+from ..settings import Settings, write_whole
 from . import effects, programs
 from .effects import Effect
 
@@ -179,15 +179,7 @@ class _File:
     def write(self, directory: Path, number: int, text: str) -> None:
         with self.lock:
             if number > self.written:
-                directory.mkdir(parents=True, exist_ok=True)
-                partial = directory / f".{self.name}.partial"
-                try:
-                    partial.write_text(text, encoding="utf-8")
-                    os.replace(partial, directory / self.name)
-                except OSError:  # a full disk
-                    with contextlib.suppress(OSError):
-                        partial.unlink()
-                    raise
+                write_whole(directory / self.name, text.encode())
                 self.written = number
 
 
@@ -222,4 +214,4 @@ def _write() -> None:
         file.write(directory, number, text)
     except OSError as error:
         log.warn(f"DSFIX_REPORT: no report can be written to {directory}: {error.strerror or error}")
-        _engine.settings = _engine.settings.without_report()
+        _engine.settings = _engine.settings._replace(report=None)

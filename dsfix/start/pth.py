@@ -7,6 +7,7 @@ import site
 import sysconfig
 from pathlib import Path
 
+from ..settings import write_whole
 from . import DIRECTORY
 
 NAME = "dsfix.pth"
@@ -43,11 +44,5 @@ def write(file: Path) -> bool:
     """Writes the file atomically; returns False if it is up to date. Raises OSError."""
     if file.is_file() and file.read_bytes() == text().encode("ascii"):
         return False
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text(), encoding="ascii")
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(file, text().encode("ascii"))
     return True

@@ -13,6 +13,7 @@ import pytest
 from dsfix.lab import accelerator, cuda_device, rank_variables
 from dsfix.lab.errors import LabUnavailable
 from dsfix.patch import CannotTell
+from dsfix.settings import write_whole
 
 _DEVICE, _DIRECTORY = "DSFIX_TESTING_DEVICE", "DSFIX_TESTING_DIRECTORY"
 
@@ -69,9 +70,7 @@ class _Reports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.reports.append(self.config.hook.pytest_report_to_serializable(config=self.config, report=report))
         path = Path(_directory, f"{rank_variables.rank()}.reports")
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(pickle.dumps(self.reports))  # JSON has no tuples
-        os.replace(partial, path)
+        write_whole(path, pickle.dumps(self.reports))  # JSON has no tuples
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ..catalogue.registry import Entry
-from . import areas
+from ..versions import satisfies
 from .table import BY_NAME, Row, Table
-
-specifiers = functools.cache(SpecifierSet)
 
 
 class CoverageState(enum.Enum):
@@ -35,6 +31,10 @@ APART = (CoverageState.OUTSIDE, CoverageState.NOBODY, CoverageState.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
 _TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
+_FOLDERS = {
+    **{"imports": "import", "tensor_parallel": "tensor-parallel"},
+    **{"zero12": "zero-1/2", "zero3": "zero-3", "zeropp": "zero++"},
+}
 _BY_HAND = {
     **{"unsafe": CoverageState.UNSAFE, "outside": CoverageState.OUTSIDE, "nobody": CoverageState.NOBODY},
     **{"unconfirmed": CoverageState.UNCONFIRMED, "open": CoverageState.OPEN},
@@ -46,12 +46,12 @@ class Cover:
     """A patch for a bug. needs: what else must be installed for it: "torch >=2.4"."""
 
     id: str
-    claimed: SpecifierSet
+    claimed: str
     default: bool
     needs: str
 
     def claims(self, release: Version) -> bool:
-        return self.claimed.contains(release.public, prereleases=True)
+        return satisfies(self.claimed, str(release))
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,14 @@ def _is_for(entry: Entry, row: Row) -> bool:
     return any(entry.patch.upstream.get(link, "").startswith(roles) for link in row.urls)
 
 
+def area(entry: Entry) -> str:
+    """The folder that the patch lies in, as the table calls it."""
+    return _FOLDERS.get(entry.area, entry.area)
+
+
 def _cover(entry: Entry) -> Cover:
     needs = ", ".join(f"{name} {each}" for name, each in entry.patch.affects.items() if name != "deepspeed")
-    return Cover(entry.id, specifiers(entry.patch.affects.get("deepspeed", "")), entry.patch.default, needs)
+    return Cover(entry.id, entry.patch.affects.get("deepspeed", ""), entry.patch.default, needs)
 
 
 def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
@@ -141,7 +146,7 @@ def _made_of(chain: Sequence[Entry], table: Table) -> Bug:
         about=False,
         severity=patch.severity.value,
         weight=3,
-        area=areas.of(chain[0]),
+        area=area(chain[0]),
         bug=patch.title,
         states=(),
         links=tuple(link for role in _TELLING for link, told in patch.upstream.items() if told.startswith(role)),

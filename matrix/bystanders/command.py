@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from matrix import edges, environments, page_of_records, runner, table
+from matrix import edges, environments, runner, table
 from matrix.bystanders import docs, records, scenario, space
 from matrix.bystanders.records import Record
 
@@ -49,8 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """0 if no job is worse without an explanation and every --patch is run by a job; else 1. Raises Complaint."""
-    known = [each.deepspeed for each in table.load().releases]
-    _must_be(options.releases, known, "in the table of releases")
+    table.load().require(options.releases)
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
@@ -85,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
                 if patch_id in options.patch and not reached:
                     worse.append(f"deepspeed {name}: no job runs a statement of {patch_id}: it needs a scenario")
         worse += docs.worse(record)
-    return page_of_records.complain(NAME, worse)
+    return runner.complain(NAME, worse)
 
 
 def _chosen(record: Record, options: argparse.Namespace) -> list[str]:

@@ -203,7 +203,9 @@ def _explained(record: Record) -> str:
             texts = " ".join(each.text for each in explained) or "not explained"
             setting = ", ".join(f"{name} {level}" for name, level in space.differing(job.setting).items())
             where = f"{job.scenario.name} ({setting or 'plain'}){f', {patch_id}' if patch_id else ''}"
-            rows.setdefault((one.state, texts), []).append(f"{where}: {one.why} {_off(one)}")
+            rows.setdefault((one.state, texts), []).append(
+                f"{where}: {one.why} ({one.before:.3g} without, {one.after:.3g} with)"
+            )
     if not rows:
         return ""
     parts = [f"## {record.release}\n"]
@@ -212,10 +214,6 @@ def _explained(record: Record) -> str:
         parts += [f"- {each}" for each in jobs]
         parts.append("")
     return "\n".join(parts)
-
-
-def _off(one: Verdict) -> str:
-    return f"({one.before:.3g} without, {one.after:.3g} with)"
 
 
 def _scenarios() -> str:

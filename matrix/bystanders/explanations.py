@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from packaging.specifiers import SpecifierSet
-
+from dsfix.versions import satisfies
 from matrix.bystanders.comparison import Verdict
 from matrix.bystanders.space import Job
 
@@ -30,7 +29,7 @@ class Explanation:
             (not self.scenarios or job.scenario.name in self.scenarios)
             and found.state in self.states
             and all(job.setting[factor] in levels for factor, levels in self.levels.items())
-            and SpecifierSet(self.releases).contains(release)
+            and satisfies(self.releases, release)
             and (not self.patches or patch_id in self.patches)
             and found.why.startswith(self.why)
         )

@@ -24,7 +24,8 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from matrix import files, fingerprints, proofs
+from dsfix.settings import write_whole
+from matrix import fingerprints, proofs
 from matrix.bystanders import space
 from matrix.bystanders.comparison import State, Verdict
 from matrix.bystanders.space import Job
@@ -154,7 +155,7 @@ def home(patch_id: str, found: Sequence[Record]) -> Record | None:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    files.replace(directory / f"{record.release}.txt", _written(record))
+    write_whole(directory / f"{record.release}.txt", _written(record).encode())
 
 
 def _written(record: Record) -> str:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.patch import Severity
-from matrix import fingerprints
+from matrix import fingerprints, runner
 from matrix.bystanders import records, space
 from matrix.bystanders.comparison import State, Verdict, judge
 from matrix.bystanders.records import Record, Run
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
-from matrix.progress import Meter
+from matrix.runner import Meter
 
 _JOBS_OF_A_PATCH = 24  # at most, in which it is judged alone
 _APPLIES = ("applied", "pending")  # pending: the job has not imported its module
-
-Result = TypeVar("Result")
 
 
 def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, keep: bool = True) -> set[str]:
@@ -30,23 +26,28 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
     Returns the patches that the record had with another number of statements: which of them other jobs run is dropped.
     """
     renumbered = set[str]()
-    for job, (found, seen) in _each(chosen, lambda job: _all(job, trials), at_a_time):
-        rank = next((rank for rank in seen.ranks if rank), None)
-        counted = {} if rank is None else {name: rank["statements"][name] for name in _applied(rank)}
-        for name in [each for each, count in counted.items() if record.statements.get(each, count) != count]:
-            renumbered.add(name)
-            for other in record.jobs.values():  # what they run is numbered in another way
-                other.run = {each: other.run[each] for each in other.run if each != name}
-        bits = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
-        before = record.current(job)
-        record.jobs[job.id] = Run(job.scenario.fingerprint(), found, bits, before.one if before else {})
-        record.date = datetime.date.today().isoformat()
-        if rank is not None:
-            named = [name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default]
-            record.statements = {**{name: record.statements[name] for name in named}, **counted}
-            record.versions = rank["versions"]
-        if keep:
-            records.save(record)
+    with Meter(len(chosen)) as meter, runner.each(chosen, lambda job: _all(job, trials), at_a_time) as ended:
+        for job, (found, seen) in ended:
+            rank = next((rank for rank in seen.ranks if rank), None)
+            applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES] if rank else []
+            counted = {name: rank["statements"][name] for name in applied} if rank else {}
+            for name in [each for each, count in counted.items() if record.statements.get(each, count) != count]:
+                renumbered.add(name)
+                for other in record.jobs.values():  # what they run is numbered in another way
+                    other.run = {each: other.run[each] for each in other.run if each != name}
+            bits = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
+            before = record.current(job)
+            record.jobs[job.id] = Run(job.scenario.fingerprint(), found, bits, before.one if before else {})
+            record.date = datetime.date.today().isoformat()
+            if rank is not None:
+                named = [
+                    name for name in record.statements if name in catalogue() and not catalogue()[name].patch.default
+                ]
+                record.statements = {**{name: record.statements[name] for name in named}, **counted}
+                record.versions = rank["versions"]
+            if keep:
+                records.save(record)
+            meter.advance()
     return renumbered
 
 
@@ -58,8 +59,10 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
     changes = fingerprints.of_changes(catalogue()[patch_id])
     chosen = list(_through(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Verdict, Seen]] = {}
-    for job, seen in _each(chosen, lambda job: _one(job, trials, patch_id), at_a_time):
-        fresh[job.id] = seen
+    with Meter(len(chosen)) as meter, runner.each(chosen, lambda job: _one(job, trials, patch_id), at_a_time) as ended:
+        for job, each in ended:
+            fresh[job.id] = each
+            meter.advance()
     rank = next((rank for _, seen in fresh.values() for rank in seen.ranks if rank), None)
     count = record.statements.get(patch_id) if rank is None else rank["statements"][patch_id]
     changed = record.proved.get(patch_id, changes) != changes or record.statements.get(patch_id, count) != count
@@ -79,10 +82,6 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
         record.statements[patch_id] = rank["statements"][patch_id]
     records.save(record)
     return any(seen.run.get(patch_id) for _, seen in fresh.values())
-
-
-def _applied(rank: Mapping[str, Any]) -> list[str]:
-    return [name for name, outcome in rank["patches"].items() if outcome in _APPLIES]
 
 
 def _all(job: Job, trials: Trials) -> tuple[Verdict, Seen]:
@@ -136,15 +135,3 @@ def _through(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Jo
         covered |= masks[best.id]
         waiting.remove(best)
         yield best
-
-
-def _each(chosen: Sequence[Job], work: Callable[[Job], Result], at_a_time: int) -> Iterable[tuple[Job, Result]]:
-    with Meter(len(chosen)) as meter, ThreadPoolExecutor(at_a_time) as pool:
-        running = {pool.submit(work, job): job for job in chosen}
-        try:
-            for ended in as_completed(running):
-                yield running[ended], ended.result()
-                meter.advance()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 import tempfile
 import threading
@@ -19,8 +18,7 @@ from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.preload import Preloaded
 from dsfix.lab.ranks import launch
-from dsfix.patch import Severity
-from dsfix.settings import cache_directory
+from dsfix.settings import cache_directory, write_whole
 from matrix import environments
 from matrix.bystanders.space import Job
 
@@ -87,10 +85,7 @@ class Trials(ExitStack):
             return seen
         seen = self._run(job, variant)
         if kept is not None and not seen.late:  # a busy machine may be the reason for a timeout
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
-                file.write(pickle.dumps(seen))
-            os.replace(file.name, kept)
+            write_whole(kept, pickle.dumps(seen))
         return seen
 
     def _run(self, job: Job, variant: str) -> Seen:
@@ -135,24 +130,21 @@ class Trials(ExitStack):
         release = "plain" if variant == PLAIN else self._release
         parts = [job.scenario.fingerprint(), *(_file(each) for each in _framework())]
         if variant == NONE:
-            parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if _imports(each.patch)]
+            others = environments.not_importing()
+            parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if each.id not in others]
         digest = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
         return cache_directory() / "bystanders" / release / f"{job.id}-{digest}"
 
 
 def _environment(variant: str) -> dict[str, str]:
     if variant == NONE:
-        return {"DSFIX_SKIP": ",".join(each.id for each in catalogue().values() if not _imports(each.patch))}
+        return {"DSFIX_SKIP": ",".join(environments.not_importing())}
     kind, _, patch_id = variant.partition(" ")
     if kind == "without":
         return {"DSFIX_SKIP": patch_id}
     if kind == "with":
         return {"DSFIX_ONLY": ",".join([patch_id, *(each.id for each in catalogue().values() if each.patch.default)])}
     return {}
-
-
-def _imports(patch: Any) -> bool:
-    return bool(patch.severity is Severity.IMPORT)
 
 
 def _framework() -> Iterator[Path]:

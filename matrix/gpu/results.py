@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from matrix import fingerprints, proofs, recording
+from matrix import fingerprints, proofs
 from matrix.fingerprints import Fingerprint
 from matrix.proofs import Cell, Run
 
@@ -31,7 +31,8 @@ def load(path: Path) -> Results:
         data = json.loads(path.read_text(encoding="utf-8"))
         machine, items = data["machine"], data["items"]
         cells = tuple((each["name"], each["release"], _cell(each["cell"])) for each in items if "cell" in each)
-        column = "" if machine["emulated"] else f"torch-{_release(machine['versions']['torch'])} on {machine['device']}"
+        torch = machine["versions"]["torch"].partition("+")[0]
+        column = "" if machine["emulated"] else f"torch-{torch} on {machine['device']}"
         lines = tuple(_lines(machine, data["seconds"], items))
         earlier = {name: Fingerprint(*each) for name, each in data["fingerprints"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -48,16 +49,12 @@ def record(results: Results, directory: Path = proofs.DIRECTORY) -> int:
     entries = catalogue()
     known = [(name, release, cell) for name, release, cell in results.cells if name in entries and _answered(cell)]
     for patch_id, release, cell in known:
-        recording.store(entries[patch_id], results.column, release, cell, directory)
+        proofs.store(entries[patch_id], results.column, release, cell, directory)
     return len(known)
 
 
 def _answered(cell: Cell) -> bool:
     return "error" not in (cell.without.outcome, cell.patched.outcome)
-
-
-def _release(version: str) -> str:
-    return version.partition("+")[0]
 
 
 def _cell(data: Mapping[str, Any]) -> Cell:
@@ -69,12 +66,8 @@ def _marked(cells: tuple[tuple[str, str, Cell], ...], ran: Mapping[str, Fingerpr
     entries, marked = catalogue(), []
     for patch_id, release, cell in cells:
         changed = patch_id in entries and fingerprints.of(entries[patch_id]) != ran[patch_id]
-        marked.append((patch_id, release, _with(cell, ran[patch_id]) if changed else cell))
+        marked.append((patch_id, release, replace(cell, earlier=ran[patch_id]) if changed else cell))
     return marked
-
-
-def _with(cell: Cell, earlier: Fingerprint) -> Cell:
-    return Cell(**{**vars(cell), "earlier": earlier})
 
 
 def _lines(machine: Mapping[str, Any], seconds: float, items: list[Mapping[str, Any]]) -> list[str]:

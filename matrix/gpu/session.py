@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.ranks import fresh
+from dsfix.settings import write_whole
 from matrix.gpu import choice, items
 from matrix.gpu.machine import Machine
 
@@ -79,10 +79,8 @@ class Session:
 
     def _write(self) -> None:
         seconds = round(self._before + time.monotonic() - self._started, 1)
-        partial_file = self._out.with_name(f".{self._out.name}.partial")
         text = json.dumps({**self._facts, "seconds": seconds, "items": self.rows()}, indent=1)
-        partial_file.write_text(text + "\n", encoding="utf-8")
-        os.replace(partial_file, self._out)
+        write_whole(self._out, f"{text}\n".encode())
 
 
 def _head(item: Item) -> dict[str, Any]:

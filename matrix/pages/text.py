@@ -6,8 +6,6 @@ import inspect
 import re
 from collections.abc import Sequence
 
-from packaging.specifiers import SpecifierSet
-
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Patch
 from matrix.proofs import State
@@ -32,8 +30,7 @@ def story(entry: Entry) -> dict[str, str]:
 
 def affected(patch: Patch, releases: Sequence[str]) -> str:
     """The releases that the patch claims."""
-    claimed = SpecifierSet(patch.affects.get("deepspeed", ""))
-    return span([each for each in releases if claimed.contains(each)], releases)
+    return span([each for each in releases if patch.claims(each)], releases)
 
 
 def beside(patch: Patch) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
-from matrix import page_of_records
+from matrix import runner
 from matrix.pull_requests import tree
 
 NAME = "patches"
@@ -41,7 +41,7 @@ def _apply(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="dsfix-pull-request-") as scratch:
         found = tree.pull_requests(options.clone.resolve(), Path(scratch), [options.patch])[options.patch]
     wrong = tree.apply(options.clone, found["diff"]) if found["diff"] else ""
-    status = page_of_records.complain(NAME, [*found["notes"], *filter(None, [wrong])])
+    status = runner.complain(NAME, [*found["notes"], *filter(None, [wrong])])
     return status if wrong or not found["diff"] else 0
 
 
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
             told, fine = _tried(copy, scratch, found, options.seconds)
             print(f"{patch_id}: {told}", flush=True)
             wrong += [] if fine else [f"{patch_id}: {told}"]
-    return page_of_records.complain(NAME, wrong)
+    return runner.complain(NAME, wrong)
 
 
 def _tried(copy: Path, scratch: Path, found: Mapping[str, Any], seconds: float) -> tuple[str, bool]:

@@ -6,16 +6,16 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as quoted
 from typing import Callable
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import RAN, Edit
-from dsfix.upstream import areas
+from dsfix.upstream import coverage
+from dsfix.versions import satisfies
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records, scenario
 from matrix.bystanders.comparison import State as Compared
@@ -28,14 +28,13 @@ from matrix.proofs import State
 
 def claimed(entry: Entry, releases: Iterable[str]) -> list[str]:
     """The releases that the patch is for."""
-    specifiers = SpecifierSet(entry.patch.affects.get("deepspeed", ""))
-    return [each for each in releases if specifiers.contains(each)]
+    return [each for each in releases if entry.patch.claims(each)]
 
 
-def torches(entry: Entry, known: Iterable[str]) -> list[str]:
-    """Those of these minor versions of torch, such as "2.4", of which the patch is for one at least."""
-    specifiers = SpecifierSet(entry.patch.affects.get("torch", ""))
-    return [each for each in known if any(specifiers.contains(f"{each}.{last}") for last in range(10))]
+def torches(affects: Mapping[str, str], known: Iterable[str]) -> list[str]:
+    """Those of these minor versions of torch, such as "2.4", of which one at least is in the range."""
+    specifiers = affects.get("torch", "")
+    return [each for each in known if any(satisfies(specifiers, f"{each}.{last}") for last in range(10))]
 
 
 def told(entry: Entry) -> list[str]:
@@ -77,9 +76,10 @@ def render(entry: Entry, found: Evidence, jobs: Sequence[Record], diff: str | No
     beside = text.beside(patch)
     parts = [
         f"---\norphan: true\n---\n\n# {text.escape(patch.title)}\n",
-        f"`{entry.id}` · {patch.severity.value} · {areas.of(entry)} · DeepSpeed {text.affected(patch, found.releases)}"
+        f"`{entry.id}` · {patch.severity.value} · {coverage.area(entry)} · "
+        f"DeepSpeed {text.affected(patch, found.releases)}"
         f"{f' · with {text.escape(beside)}' if beside else ''}\n",
-        mine(found.releases, here, torch, torches(entry, torch)),
+        mine(found.releases, here, torch, torches(patch.affects, torch)),
         _remedy(entry, here[-1]),
         "## What users see\n",
         *_seen(entry, seen),

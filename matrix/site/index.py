@@ -7,16 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
 from dsfix.cli.printing.upstream import number
 from dsfix.explain import literals
 from dsfix.explain.signature import Role, Signature
-from dsfix.upstream import areas, search
+from dsfix.upstream import coverage, search
 from dsfix.upstream.coverage import Bug
 from dsfix.upstream.table import Table
+from dsfix.versions import satisfies
 from matrix.site import bugs, known
 
 LARGEST = 2_000_000  # bytes
@@ -43,8 +42,8 @@ def of_patch(
     rows = " ".join(bug.row.bug for bug in own)
     links = [*patch.upstream, *(link for bug in own for link in bug.row.urls)]
     return {
-        **_page(f"bugs/{entry.id}", patch.title, areas.of(entry), patch.severity.value, entry.id),
-        **_where(bugs.claimed(entry, map(str, all_.releases)), bugs.torches(entry, torch), all_, torch),
+        **_page(f"bugs/{entry.id}", patch.title, coverage.area(entry), patch.severity.value, entry.id),
+        **_where(bugs.claimed(entry, map(str, all_.releases)), bugs.torches(patch.affects, torch), all_, torch),
         "keys": f"{entry.id} {rows} {_numbers(links)}",
         "words": _words(entry.docstring, bugs.config(entry), patch.symptom, seen, *(each.title for each in signatures)),
         "patterns": [pattern(each) for each in (patch.symptom, *(one.pattern for one in signatures)) if each],
@@ -63,13 +62,12 @@ def of_row(bug: Bug, all_: Table, torch: Sequence[str]) -> dict[str, Any]:
 
 
 def of_signature(one: Signature, all_: Table, torch: Sequence[str]) -> dict[str, Any]:
-    claimed = SpecifierSet(one.affects.get("deepspeed", ""))
-    with_torch = SpecifierSet(one.affects.get("torch", ""))
+    claimed = one.affects.get("deepspeed", "")
     return {
         **_page(f"messages/{one.id}", one.title, "", "", "a message and what helps"),
         **_where(
-            [str(each) for each in all_.releases if each in claimed],
-            [each for each in torch if any(f"{each}.{last}" in with_torch for last in range(10))],
+            [str(each) for each in all_.releases if satisfies(claimed, str(each))],
+            bugs.torches(one.affects, torch),
             all_,
             torch,
         ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from packaging.specifiers import SpecifierSet
+
 import dsfix.check.rules
 import dsfix.doctor.rules
 from dsfix import rules
@@ -73,7 +75,7 @@ def of_row(bug: Bug, table: Table, signatures: Mapping[str, Signature], torch: S
 def _helps(bug: Bug, table: Table, signatures: Mapping[str, Signature]) -> Iterator[str]:
     row, found = bug.row, answer(bug, table)
     for cover in bug.covers:
-        yield f"- A patch, for DeepSpeed {cover.claimed}: [{cover.id}]({cover.id}.md)"
+        yield f"- A patch, for DeepSpeed {SpecifierSet(cover.claimed)}: [{cover.id}]({cover.id}.md)"
     for kind, each in row.states:
         if kind == "explain":
             one = signatures[each]

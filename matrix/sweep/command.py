@@ -6,7 +6,7 @@ import argparse
 import os
 
 from dsfix.cli.exits import OK, Complaint
-from matrix import page_of_records, runner, table
+from matrix import runner, table
 from matrix.sweep import covering, docs, records, running, space
 
 NAME = "sweep"
@@ -32,10 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """0 if everything was run and is explained, else 1. Raises Complaint."""
-    known = [each.deepspeed for each in table.load().releases]
-    for name in options.releases:
-        if name not in known:
-            raise Complaint(f"deepspeed {name} is not in the table of releases")
+    table.load().require(options.releases)
     ids = {space.identify(row) for row in covering.load()}
     for name in options.config:
         if name not in ids:
@@ -47,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
             record = running.release(name, trials.run, options.jobs, options.again, options.config)
             running.classify(record, trials.run, options.jobs)
     faults = docs.faults(records.load_all())
-    return page_of_records.complain(NAME, (each for each in faults if each.partition(":")[0] in options.releases))
+    return runner.complain(NAME, (each for each in faults if each.partition(":")[0] in options.releases))
 
 
 def _cover(options: argparse.Namespace) -> int:

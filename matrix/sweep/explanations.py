@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from packaging.specifiers import SpecifierSet
-
+from dsfix.versions import satisfies
 from matrix.sweep.records import Class, Found
 
 
@@ -41,7 +40,7 @@ class Explanation:
     def explains(self, found: Class, shown: Found, release: str) -> bool:
         """Whether this explains `shown`, one of the class's findings."""
         return (
-            SpecifierSet(self.releases).contains(release)
+            satisfies(self.releases, release)
             and all(found.minimal.get(name) in levels for name, levels in self.levels.items())
             and self.phase in ("", shown.phase)
             and (not self.what or shown.what in self.what)

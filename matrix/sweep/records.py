@@ -14,7 +14,8 @@ from packaging.version import Version
 
 from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.cli.exits import Complaint
-from matrix import files, proofs
+from dsfix.settings import write_whole
+from matrix import proofs, table
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")  # dsfix's patches
@@ -23,19 +24,8 @@ _LONGEST = 300  # characters of a message
 _NAMES = 3  # parameters that are listed
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Difference):
     """A recorded Difference: numbers have four significant digits, names are those of the most different parameters."""
-
-    phase: str
-    what: str
-    step: int
-    names: tuple[str, ...]
-    got: float
-    wanted: float
-    off: float
-    bound: float
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,7 +159,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
         for config, variants in sorted(record.runs.items())
     }
     data = {**vars(record), "runs": runs, "classes": [asdict(each) for each in record.classes]}
-    files.replace(directory / f"{record.release}.json", files.lines(data, "runs", "classes"))
+    write_whole(directory / f"{record.release}.json", table.lines(data, "runs", "classes").encode())
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 
 from dsfix.audit.agreement import AuditVerdict
-from matrix.progress import Meter
+from matrix import runner
+from matrix.runner import Meter
 from matrix.sweep import classes, covering, records, space
 from matrix.sweep.records import VARIANTS, Class, Found, Record, Run
 from matrix.sweep.space import Row
@@ -30,15 +31,10 @@ def release(name: str, run: Try, jobs: int, again: bool, configs: Sequence[str] 
         if (not configs or config in configs) and (again or variant not in record.runs.get(config, {}))
     ]
     print(f"deepspeed {name}: {len(tasks)} of {len(VARIANTS) * len(rows)} runs, {jobs} in parallel", flush=True)
-    with Meter(len(tasks)) as meter, ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(run, rows[config], variant, ()): (config, variant) for config, variant in tasks}
-        try:
-            for ended in as_completed(running):
-                _store(record, *running[ended], ended.result())
-                meter.advance()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with Meter(len(tasks)) as meter, runner.each(tasks, lambda task: run(rows[task[0]], task[1], ()), jobs) as ended:
+        for (config, variant), verdict in ended:
+            _store(record, config, variant, verdict)
+            meter.advance()
     return record
 
 

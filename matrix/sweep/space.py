@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from dsfix.audit.plan import Plan
+from dsfix.versions import satisfies
 
 Row = Mapping[str, str]
 
@@ -254,7 +253,7 @@ def plan(row: Row, release: str = "") -> Plan:
     fields: dict[str, Any] = {}
     for name, levels in FACTORS.items():
         level = levels[row[name]]
-        if release and not SpecifierSet(level.releases).contains(release):
+        if release and not satisfies(level.releases, release):
             level = levels[plain()[name]]
         _merge(config, level.config)
         fields.update(level.plan)

@@ -9,11 +9,9 @@ from pathlib import Path
 
 from dsfix.audit.agreement import AuditVerdict
 from dsfix.audit.trial import trial
-from dsfix.catalogue.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.preload import Preloaded
 from dsfix.lab.ranks import fresh
-from dsfix.patch import Severity
 from matrix import environments
 from matrix.sweep import space
 from matrix.sweep.space import Row
@@ -40,7 +38,7 @@ class Trials(ExitStack):
     def __enter__(self) -> Trials:
         # preload DeepSpeed for the two common variants; variants that search for a fix import it in each rank
         self._commands[None] = self._preloaded(fresh)
-        for skipped in ((), tuple(not_importing())):
+        for skipped in ((), environments.not_importing()):
             environment = {"PYTHONPATH": str(self._path), "DSFIX_SKIP": ",".join(skipped)}
             self._commands[skipped] = self._preloaded(self._commands[None], _SCRIPT, environment=environment)
         return self
@@ -57,13 +55,8 @@ class Trials(ExitStack):
 
         The variant "without" has no patches except those needed to import the release here.
         """
-        skip = tuple(left_out if variant == "with" else not_importing())
+        skip = tuple(left_out) if variant == "with" else environments.not_importing()
         command = self._commands.get(skip, self._commands[None])
         plan = space.plan(row, self._release)
         timeout = _TIMEOUT * (_TIMES_UNDER_A_SCHEDULE if plan.schedule else 1)
         return trial(plan, skip=skip, path=self._path, timeout=timeout, command=command)
-
-
-def not_importing() -> list[str]:
-    """The patches that are not needed to import DeepSpeed."""
-    return [entry.id for entry in catalogue().values() if entry.patch.severity is not Severity.IMPORT]

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from dsfix.cli.exits import Complaint
-from matrix import page_of_records, table
+from matrix import runner, table
 from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
 
@@ -45,13 +41,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """0 if no test is worse without an explanation, else 1. Raises Complaint."""
-    if options.release not in [each.deepspeed for each in table.load().releases]:
-        raise Complaint(f"deepspeed {options.release} is not in the table of releases")
+    table.load().require([options.release])
     from matrix.upstream.processes import Session
 
     record = records.load(options.release, options.of or f"v{options.release}")
     patches = () if record.own else fixes.enabled()
-    with _interruptible(), Session(options.tests, options.release, options.seconds, options.ranks, patches) as session:
+    made_of = (options.tests, options.release, options.seconds, options.ranks, patches)
+    with runner.interruptible(), Session(*made_of) as session:
         files = _files(options, record, session.tests)
         found, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds
@@ -63,18 +59,7 @@ def _run(options: argparse.Namespace) -> int:
         running.find_patches(record, session)
     begin = f"{record.release}, tests of {record.tests}: "
     faults = docs.faults(records.load_all())
-    return page_of_records.complain(NAME, (each for each in faults if each.startswith(begin)))
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Handle SIGINT, which is ignored in the background, and SIGTERM, which would leave the ranks behind."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return runner.complain(NAME, (each for each in faults if each.startswith(begin)))
 
 
 def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> list[str]:

@@ -75,7 +75,8 @@ def render(
     parts += [_release(record, known) for record in found if record.own]
     others = [record for record in found if not record.own]
     parts += [_FIXES, _fixed(others, known_fixes), "\n", _uncollected(others)]
-    parts += ["\n## What is not run\n\n", text.table(("tests", "why"), _left_out())]
+    left_out = [[f"`{pattern}`", why] for pattern, why in selection.LEFT_OUT.items()]
+    parts += ["\n## What is not run\n\n", text.table(("tests", "why"), left_out)]
     return "".join(parts)
 
 
@@ -168,10 +169,6 @@ def _needing(run: Run, fix: Fix) -> str:
         if run.better and _needed(run.left_out.get(patch, "failed"))
     ]
     return ", ".join(needed)
-
-
-def _left_out() -> list[list[str]]:
-    return [[f"`{pattern}`", why] for pattern, why in selection.LEFT_OUT.items()]
 
 
 def _needed(outcome: str) -> bool:

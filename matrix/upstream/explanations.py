@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from packaging.specifiers import SpecifierSet
+from dsfix.versions import satisfies
 
 
 class Kind(enum.Enum):
@@ -27,7 +27,7 @@ class Explanation:
     patch: str = ""
 
     def explains(self, test: str, release: str) -> bool:
-        return test.startswith(self.test) and SpecifierSet(self.releases).contains(release)
+        return test.startswith(self.test) and satisfies(self.releases, release)
 
 
 EXPLANATIONS: tuple[Explanation, ...] = (

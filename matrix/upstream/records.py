@@ -10,7 +10,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from matrix import files
+from dsfix.settings import write_whole
+from matrix import table
 
 DIRECTORY = Path(__file__).with_name("records")
 VARIANTS = ("without", "with")
@@ -120,8 +121,8 @@ def _run(row: Mapping[str, Any]) -> Run:
 def save(record: Record, directory: Path = DIRECTORY) -> None:
     """One line per test that has been run."""
     runs = {test: _row(run) for test, run in sorted(record.runs.items()) if run.without or run.patched}
-    text = files.lines({**vars(record), "runs": runs}, "uncollected", "runs")
-    files.replace(path(record.release, record.tests, directory), text)
+    text = table.lines({**vars(record), "runs": runs}, "uncollected", "runs")
+    write_whole(path(record.release, record.tests, directory), text.encode())
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from matrix.progress import Meter
+from matrix.runner import Meter
 from matrix.upstream import fixes, records, selection
 from matrix.upstream.processes import Ended
 from matrix.upstream.records import VARIANTS, Record, Run

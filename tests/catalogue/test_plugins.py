@@ -2,7 +2,8 @@
 
 import pytest
 
-FLAW = "def f(x):\n    y = x + 1\n    return y\n"
+from tests.stand_ins import FLAW
+
 EDIT = 'PATCH = declare(Edit("deepspeed.{}:f", replace="y = x + 1", code="y = x + {}"))'
 USE = "import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes()])"
 

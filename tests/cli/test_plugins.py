@@ -12,8 +12,7 @@ Why: it is for a test.
 from dsfix.patch import Edit, Patch, Severity
 
 PATCH = Patch(
-    title="the loss scale is ignored", severity=Severity.WRONG_RESULT, affects={"deepspeed": ">=0.14"}, symptom="",
-    upstream={}, fixed_in=None,
+    title="the loss scale is ignored", severity=Severity.WRONG_RESULT, affects={"deepspeed": ">=0.14"},
     changes=(Edit("deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads",
                   after="combined_scale = self.loss_scale", code=CODE),),
 )

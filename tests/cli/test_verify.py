@@ -17,7 +17,7 @@ import json, os, signal, sys
 from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Severity, Source
 
 PATCH = Patch(
-    title="no name", severity=Severity.CRASH, symptom="x", upstream={{}}, fixed_in=None,
+    title="no name", severity=Severity.CRASH, symptom="x",
     **{{"affects": {{"packaging": ">=1"}}, "changes": (Provide("json", {name!r}, lambda module: 1),), {options}}}
 )
 

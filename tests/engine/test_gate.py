@@ -2,7 +2,8 @@
 
 import pytest
 
-FLAW = "def f(x):\n    y = x + 1\n    return y\n"
+from tests.stand_ins import FLAW
+
 FIXED = "def f(x):\n    y = x + 2\n    return y\n"
 OTHER = "def g(x):\n    return x\n"
 EDIT = 'Edit("deepspeed.m:f", replace="x + 1", code="x + 2")'

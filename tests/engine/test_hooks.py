@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-FLAW = "def f(x):\n    y = x + 1\n    return y\n"
+from tests.stand_ins import FLAW
 
 
 @pytest.mark.parametrize(

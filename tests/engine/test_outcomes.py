@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-FLAW = "def f(x):\n    y = x + 1\n    return y\n"
+from tests.stand_ins import FLAW
+
 CURE = 'Edit("deepspeed.m:f", replace="x + 1", code="x + 2")'
 USE = "import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes().get('cure'), reasons().get('cure')])"
 
@@ -180,23 +181,20 @@ def test_bad_values_are_one_warning_in_a_job(simple):
     assert len(simple.run(script, DSFIX_ZZZ="1").warnings) == 1
 
 
-def test_strict_and_a_bad_value(simple):
-    told = simple.run(USE, code=1, DSFIX_STRICT="1", DSFIX_SKIP="crue")
-    assert "StrictError: dsfix: DSFIX_SKIP: no patch is called 'crue'" in told.err.splitlines()[-1]
-
-
-def test_strict_stops_the_second_import_too(simple):
+def test_under_strict_a_bad_value_stops_the_import_and_the_second_one_too(simple):
     script = """
     caught = []
     for _ in range(2):
         try:
             import dsfix
         except RuntimeError as error:
-            caught.append(str(error))
+            caught.append(f"{type(error).__name__}: {error}")
     import deepspeed.m
-    tell([len(caught), len(set(caught)), deepspeed.m.f(1)])
+    tell([*caught, deepspeed.m.f(1)])
     """
-    assert simple.run(script, DSFIX_STRICT="1", DSFIX_SKIP="crue").value == [2, 1, 2]
+    first, second, unpatched = simple.run(script, DSFIX_STRICT="1", DSFIX_SKIP="crue").value
+    assert (first, unpatched) == (second, 2)
+    assert first.startswith("StrictError: dsfix: DSFIX_SKIP: no patch is called 'crue'")
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the framew
 
 
 def environment(**variables):
-    kept = {name: os.environ[name] for name in ("DSFIX_CACHE",) if name in os.environ}
-    env = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", GLOO_SOCKET_IFNAME="lo", **kept, **variables)
+    env = without_dsfix(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", GLOO_SOCKET_IFNAME="lo", **variables)
     env["PYTHONPATH"] = os.pathsep.join([str(MACHINE), *filter(None, [env.get("PYTHONPATH")])])
     return env
 

@@ -1,12 +1,12 @@
 """Everything that imports torch runs in separate processes, because the emulated device must be loaded first."""
 
-import importlib.util
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+
+from tests.processes import ended
 
 
 @pytest.fixture(scope="session")
@@ -14,13 +14,8 @@ def python():
     """Runs Python source in a fresh process that can import dsfix."""
 
     def run(source, *arguments, **variables):
-        return subprocess.run(
-            [sys.executable, "-c", source, *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        return ended([sys.executable, "-c", source, *arguments], None, env, timeout=300)
 
     return run
 
@@ -49,15 +44,3 @@ def emulated():
         library()
     except LabUnavailable as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def has_torch():
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-
-
-@pytest.fixture(scope="session")
-def has_deepspeed(has_torch):
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")

@@ -19,8 +19,8 @@ from dsfix.patch import BugPresent, CannotTell, Patch, Provide, Severity
 
 preloaded = "torch" in sys.modules
 PATCH = Patch(
-    title="no name", severity=Severity.CRASH, affects={{"deepspeed": "{claimed}"}}, symptom="x", upstream=(),
-    fixed_in=None, changes=(Provide("{module}", "{name}", lambda module: 1),), device="{device}",
+    title="no name", severity=Severity.CRASH, affects={{"deepspeed": "{claimed}"}}, symptom="x",
+    changes=(Provide("{module}", "{name}", lambda module: 1),), device="{device}",
 )
 
 def reproduce(lab):

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packaging.specifiers import SpecifierSet
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
@@ -139,8 +138,7 @@ class TestSpace:
             run_on = {space.bound(each)} if space.bound(each) else known
             assert run_on <= known, name
             for patch_id in each.works_around:
-                ranges = SpecifierSet(catalogue()[patch_id].patch.affects["deepspeed"])
-                assert any(map(ranges.contains, run_on)), name
+                assert any(map(catalogue()[patch_id].patch.claims, run_on)), name
 
     @pytest.mark.parametrize("patch_id", catalogue())
     def test_a_workaround_that_is_told_has_a_script(self, patch_id):

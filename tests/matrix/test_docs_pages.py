@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dsfix.catalogue.registry import Entry
-from matrix import docs, fingerprints, proofs, recording
+from matrix import docs, fingerprints, proofs
 from matrix.pages import evidence, patches, text
 from matrix.proofs import Cell, Run, State
 from matrix.site import bugs
@@ -307,7 +307,7 @@ def test_a_gpu_machine_with_its_own_torch_has_a_column(check, record, write_patc
     directory = record(entry)
     column = "torch-2.11.0 on NVIDIA H100"
     cell = seen(entry, GPU, "0.14.1", torch="2.11.0+cu130", python="3.12.3")
-    recording.store(entry, column, "0.14.1", cell, directory)
+    proofs.store(entry, column, "0.14.1", cell, directory)
     assert docs.run(argparse.Namespace(check=False)) == 0
     assert check() == (0, [])
     found = evidence.collect([entry], table, directory)

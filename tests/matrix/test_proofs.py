@@ -8,7 +8,7 @@ import pytest
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
 from dsfix.patch import Patch, Provide, Severity
-from matrix import fingerprints, proofs, recording
+from matrix import fingerprints, proofs
 from matrix.proofs import Cell, Run, State
 
 PATCH = Patch("x", Severity.CRASH, {"deepspeed": "<2"}, (Provide("a", "b", str),), "x", (), None)
@@ -71,7 +71,7 @@ def test_cells_of_an_earlier_version_are_kept_and_marked(tmp_path, monkeypatch):
     proofs.save(old, tmp_path)
     [seen] = proofs.load(ENTRY, tmp_path).cells["here"].values()
     assert seen.earlier == OLD
-    recording.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
+    proofs.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
     found = proofs.load(ENTRY, tmp_path).cells["here"]
     assert {release: each.earlier for release, each in found.items()} == {"1.8.0": OLD, "1.9.0": None}
     monkeypatch.setattr(fingerprints, "of", lambda entry: OLD)
@@ -93,9 +93,9 @@ def test_cells_are_read_as_they_were_run(tmp_path):
 
 def test_a_new_cell_is_a_new_line(tmp_path):
     for release in ("1.8.0", "1.10.0"):
-        recording.store(ENTRY, "here", release, cell(release, "bug", "no-bug"), tmp_path)
+        proofs.store(ENTRY, "here", release, cell(release, "bug", "no-bug"), tmp_path)
     before = (tmp_path / "a_patch.txt").read_text().splitlines()
-    recording.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
+    proofs.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
     after = (tmp_path / "a_patch.txt").read_text().splitlines()
     [new] = [number for number, line in enumerate(after) if line.startswith("1.9.0 ")]
     assert after[:new] + after[new + 1 :] == before

@@ -44,8 +44,8 @@ def write(tmp_path, monkeypatch):
             "from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Provide, Replace, Severity",
             textwrap.dedent(helpers),
             f"_STEP = 'deepspeed.{name}:Engine.step'",
-            "PATCH = Patch(title='a title', severity=Severity.CRASH, affects={'deepspeed': '>=0'}, fixed_in=None,",
-            f"    changes=({edit},), symptom='is broken', upstream={{}}, ranks=2)",
+            "PATCH = Patch(title='a title', severity=Severity.CRASH, affects={'deepspeed': '>=0'},",
+            f"    changes=({edit},), symptom='is broken', ranks=2)",
             "def reproduce(lab: Lab) -> str:",
             reproduction,
         ]

@@ -9,7 +9,7 @@ import pytest
 
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Patch, Provide, Severity
-from matrix import proofs, recording
+from matrix import proofs
 
 WAIT = """if os.path.exists({fifo!r}) and release == '0.2.0':
         file = open({fifo!r}, 'w')
@@ -190,9 +190,7 @@ def test_two_runners_do_not_lose_each_others_cells(tmp_path):
     patch = Patch("x", Severity.CRASH, {}, (Provide("a", "b", str),), "x", (), None)
     entry = Entry("name_a", patch, module)
     releases = [f"1.{minor}.0" for minor in range(20)]
-    threads = [
-        threading.Thread(target=recording.store, args=(entry, "here", each, cell, tmp_path)) for each in releases
-    ]
+    threads = [threading.Thread(target=proofs.store, args=(entry, "here", each, cell, tmp_path)) for each in releases]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -51,7 +51,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
                     _WORDS.get(answer.state, answer.state.value),
                     f"{bug.row.severity}: {bug.row.bug}\n{_reason(answer)}".strip(),
                 ),
-                _style(answer.state),
+                _STYLES.get(answer.state, "red" if answer.state is CoverageState.OPEN else "dim"),
             )
             for bug, answer in found
         ]
@@ -145,7 +145,3 @@ def number(bug: Bug) -> str:
 def _reason(answer: Answer) -> str:
     by = ", ".join(answer.by)
     return f"{by}{': ' if by and answer.why else ''}{answer.why}"
-
-
-def _style(state: CoverageState) -> str:
-    return _STYLES.get(state, "red" if state is CoverageState.OPEN else "dim")

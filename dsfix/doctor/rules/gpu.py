@@ -64,7 +64,8 @@ def no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
 def driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
     cuda, driver = facts.packages.torch.cuda, facts.accelerators.driver
     oldest = _OLDEST_DRIVER.get(_major(cuda))
-    if driver and oldest and _major(driver) < oldest and not _works(facts):
+    works = facts.packages.torch_probe.fact("cuda", "available") is True
+    if driver and oldest and _major(driver) < oldest and not works:
         what = f"torch was built for CUDA {cuda}, which requires driver {oldest} or later, but {driver} is installed"
         yield Found(_WHERE, what)
 
@@ -162,10 +163,6 @@ def gpu_memory_taken(facts: EnvironmentFacts) -> Iterator[Found]:
 def launch_blocking(facts: EnvironmentFacts) -> Iterator[Found]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
         yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
-
-
-def _works(facts: EnvironmentFacts) -> bool:
-    return facts.packages.torch_probe.fact("cuda", "available") is True
 
 
 def _seen(facts: EnvironmentFacts) -> bool:

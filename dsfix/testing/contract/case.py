@@ -16,7 +16,7 @@ from typing import Any
 
 from dsfix.catalogue.registry import Entry
 from dsfix.patch import Edit, Patch, Provide, Severity
-from dsfix.testing.contract import copies
+from dsfix.testing.contract import machine
 from dsfix.testing.contract.contract_process import describe
 from dsfix.testing.contract.machine import Machine
 
@@ -156,7 +156,7 @@ class Case:
             root, path = self.file(module)
             by_root.setdefault((root, path.partition("/")[0]), {})[path] = text
         for (root, package), files in by_root.items():
-            copies.copy(directory, root, package, files)
+            machine.copy(directory, root, package, files)
         for each in self.root.iterdir():
             if not (directory / each.name).exists():
                 (directory / each.name).symlink_to(each)

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 from importlib import metadata
 from pathlib import Path
 
@@ -32,15 +31,8 @@ def pytest_addoption(parser):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def has_torch():
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-
-
-@pytest.fixture(scope="session")
-def has_deepspeed():
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")
+def _with_torch(has_torch):
+    pass
 
 
 @pytest.fixture(scope="session")

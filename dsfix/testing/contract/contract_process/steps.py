@@ -194,7 +194,7 @@ class Process:
         self._in_children(lambda record: self._order(items, [], record))
 
     def _order(self, items: list[str], order: list[str], record: Callable[[Any], None]) -> None:
-        left = [each for each in items if each not in order and not _loaded(each)]
+        left = [each for each in items if each not in order and each not in sys.modules]
         top = [each for each in left if "." not in each or each.partition(".")[0] not in left]
         if "torch" in top and set(order) - {"dsfix"}:  # importing deepspeed is importing torch first
             top = [each for each in top if each != "deepspeed"]
@@ -244,10 +244,6 @@ class Process:
             _forked(lambda: work(record))
             file.seek(0)
             self.done.append([json.loads(line) for line in file])
-
-
-def _loaded(name: str) -> bool:
-    return name in sys.modules
 
 
 def _forked(work: Callable[[], None]) -> None:
