@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NAME = "audit"
 HELP = "train a small model with this config and compare every step with plain PyTorch"
-_PATIENCE, _LEAST = 3, 30.0  # a trial of the search may take this many times as long as the audited one, plus these seconds
+_PATIENCE, _LEAST = 3, 30.0  # how many times the time of the audited run, plus seconds, a trial may take
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
