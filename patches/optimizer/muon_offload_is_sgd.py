@@ -90,8 +90,10 @@ def _update(optimizer: Any, group: int, scale: float) -> None:
         places[optimizer.get_param_id(parameter)] = size
         size += parameter.numel()
     state = optimizer.optimizer.state[partition]
-    if getattr(state.get(_STATE), "shape", None) != (size,):
-        state[_STATE] = torch.zeros(size, dtype=partition.dtype, device=partition.device)
+    if _STATE not in state or state[_STATE].numel() - size not in (0, 1):
+        # 0.19.8 goes on with what has the size of the partition, and hangs unless all ranks have it or none
+        longer = size == partition.numel() and not _alike(optimizer, group)
+        state[_STATE] = torch.zeros(size + longer, dtype=partition.dtype, device=partition.device)
     for parameter in optimizer.round_robin_bit16_groups[group]:
         if not getattr(parameter, "use_muon", False) or parameter.dim() < 2 or not parameter.numel():
             continue
@@ -121,6 +123,14 @@ def _update(optimizer: Any, group: int, scale: float) -> None:
         part.copy_(update)
         if number in norms or optimizer.ignore_unused_parameters:
             norms[number] = update.double().norm(2)
+
+
+def _alike(optimizer: Any, group: int) -> bool:
+    """Whether each rank of the group has whole parameters only, and nothing else."""
+    owners = optimizer.param_to_partition_ids[group].values()
+    numel = sum(parameter.numel() for parameter in optimizer.round_robin_bit16_groups[group])
+    ranks = {rank for each in owners for rank in each}
+    return all(len(each) == 1 for each in owners) and numel == len(ranks) * int(optimizer.partition_size[group])
 
 
 PATCH = Patch(
