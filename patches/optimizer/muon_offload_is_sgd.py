@@ -7,7 +7,7 @@ How: before the norm each rank replaces the gradients of its matrices by their u
     is, so that clipping does what it does without offload. Ranks that share a matrix sum the parts of its gradient, all
     ranks of the group with them, in the order of its matrices. fp16 is unscaled before, and scaled after, as in 0.19.8.
 Changes: the updates of matrices, and memory and checkpoints: their momentum is stored as without offload. A checkpoint
-    without it begins at zero, as 0.19.8 does where ranks share a matrix. Not covered, with a warning: fp16 of
+    without it begins at zero; so does 0.19.8 where ranks share a matrix. Not covered, with a warning: fp16 of
     torch_autocast, `elastic_checkpoint`, ZenFlow, subclasses of DeepSpeed's optimizer.
 Workaround: Scripts turn offload off, or pass an optimizer of their own. Both can stay.
 """
