@@ -428,7 +428,7 @@ def _trained(job: Job, params: dict[str, Any], resumed: bool = False) -> None:
 
 @scenario("Muon, and Adam for the biases")
 @settings(
-    works_around=("muon_param_groups_before_0_19_2", "muon_reduce_scatter"),
+    works_around=("muon_offload_is_sgd", "muon_param_groups_before_0_19_2", "muon_reduce_scatter"),
     pinned=[{"stage": "1"}, {"stage": "2", "ranks": "4"}, {"stage": "2", "offload": "optimizer", "precision": "bf16"}],
     offload=("none",),
     **_FITS,
