@@ -173,7 +173,7 @@ def _trained(job: Job, stairs: int, momentum: bool, resumed: int = 0) -> None:
             for group in engine.optimizer.param_groups:
                 group["lr"] = _LOW + (_HIGH - _LOW) * share
                 if momentum and "betas" in group:
-                    group["betas"] = (0.9 - 0.1 * share if step else 0.8, 0.99)
+                    group["betas"] = (0.9 - 0.1 * share if step else 0.8, group["betas"][1])
         job.train(engine, step)
 
 
@@ -182,7 +182,8 @@ def one_cycle(job: Job) -> None:
     _trained(job, 0, True)
 
 
-@scenario("a learning rate goes up and down once, and resumes from a checkpoint", pinned=[{"stage": "1"}], **_FITS)
+@scenario("a learning rate goes up and down once, and resumes from a checkpoint")
+@settings(works_around=("one_cycle_beta2",), pinned=[{"stage": "1"}], **_FITS)
 def one_cycle_resumed(job: Job) -> None:
     _trained(job, 0, False, 3)
 
