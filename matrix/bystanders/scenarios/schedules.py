@@ -9,6 +9,7 @@ from typing import Any
 
 from matrix.bystanders import space
 from matrix.bystanders.scenario import Job, scenario, settings
+from matrix.bystanders.space import one
 
 _SCHEDULED_STEPS, _WARMUP, _TOTAL = 6, 2, 8
 _LINEAR = {"warmup_num_steps": _WARMUP, "warmup_type": "linear"}
@@ -392,3 +393,24 @@ def drawn_resumed_from_older(job: Job) -> None:
     engine = _engine(job)
     job.load(engine, "two")
     _train(job, engine, range(2, 4))
+
+
+@scenario("the script gives each epoch of the training data its own order with set_epoch")
+@settings(works_around=("training_data_same_order",), release="0.18.9", **one(ranks="2"))
+def epochs_set_by_script(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    rows = [job.batch(number) for number in range(4)]
+    data = [(inputs[row].cpu(), targets[row].cpu()) for inputs, targets in rows for row in range(len(inputs))]
+    if job.plain:
+        sampler = job.torch.utils.data.distributed.DistributedSampler(data, job.world_size, job.rank)
+        loader = job.torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler)
+    else:
+        loader = engine.deepspeed_io(data, 4, num_local_io_workers=0)
+        sampler = loader.data_sampler
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            batch = inputs.to(job.device, job.dtype), targets.to(job.device)
+            engine.backward(job.loss(engine, batch))
+            engine.step()
+        job.look(engine, f"epoch {epoch}")
