@@ -6,7 +6,7 @@ Why: the loss of a micro-batch may be a tuple or list, as may be what the last l
     by default, takes a tensor.
 How: each of the tensors is summed up over the micro-batches. With one stage nothing is broadcast; the monitor is given
     the first. With several stages, the others do not know how many tensors come: the last one raises a ValueError that
-    names bcast_loss=False, and the others wait for it, as they did for the one that failed.
+    names bcast_loss=False, and the others wait for it, as they did before.
 Changes: jobs that evaluate two tensors of which the first is an integer. Parameters and checkpoints do not change, nor
     does what a resumed job computes.
 Workaround: Scripts stack the losses to one tensor, or pass `reduce_output=None`. Both can stay.
@@ -14,6 +14,7 @@ Workaround: Scripts stack the losses to one tensor, or pass `reduce_output=None`
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
@@ -31,7 +32,8 @@ def broadcast(engine: Any, output: Any) -> Any:
         return engine._bcast_pipe_scalar(output)
     if engine.num_stages > 1:
         raise ValueError(
-            f"eval_batch: the losses are {len(output)} tensors; the other stages expect one: pass bcast_loss=False"
+            f"eval_batch: the losses are {len(output)} tensors, and the other stages expect one: pass "
+            "bcast_loss=False, and use no monitor"
         )
     return [broadcast(engine, each) for each in output]
 
@@ -75,6 +77,7 @@ PATCH = Patch(
     },
     present=(Source(f"{_ENGINE}._reduce_outputs", "reduced = [torch.zeros_like(o) for o in outputs[0]]"),),
     config=lambda job: job.pipeline is True,
+    ranks=2,
     device="cpu",
 )
 
@@ -82,6 +85,7 @@ _MICRO_BATCHES = 3
 
 
 def reproduce(lab: Lab) -> str:
+    lab.require_ranks(2)
     torch = lab.torch
     batches = [lab.models.regression_batch(rank=0, step=step) for step in range(_MICRO_BATCHES)]
     model: Any = lab.models.MLP(depth=3)
@@ -92,25 +96,26 @@ def reproduce(lab: Lab) -> str:
 
     with torch.no_grad():
         right = torch.tensor([loss(model(inputs), targets) for inputs, targets in batches]).mean(0)
-    for two in (False, True):
+    losses = loss, lambda *given: loss(*given)[:2]
+    for stages, of, bcast in itertools.product((1, 2), losses, (True, False)):
+        if stages == 2 and bcast:
+            continue
         module = lab.deepspeed.pipe.PipelineModule(
-            layers=[*model.blocks, model.head],
-            num_stages=1,
-            loss_fn=(lambda *given: loss(*given)[:2]) if two else loss,
-            partition_method="uniform",
+            layers=[*model.blocks, model.head], num_stages=stages, loss_fn=of, partition_method="uniform"
         )
         config = {
             "gradient_accumulation_steps": _MICRO_BATCHES,
             "train_micro_batch_size_per_gpu": len(batches[0][0]),
             "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+            "csv_monitor": {"enabled": stages == 1, "output_path": str(lab.tmp)},
         }
         engine = lab.initialize(module, config, model_parameters=list(module.parameters()))
-        for bcast in (False, True):
-            try:
-                seen = engine.eval_batch(iter(batches), bcast_loss=bcast)
-            except (ValueError, TypeError, IndexError) as error:
-                raise BugPresent(f"a loss of {2 if two else 3} tensors: {error}") from error
+        try:
+            seen = engine.eval_batch(iter(batches), bcast_loss=bcast)
+        except (ValueError, TypeError, IndexError) as error:
+            raise BugPresent(f"a loss of {'three' if of is loss else 'two'} tensors: {error}") from error
+        if engine.is_last_stage():
             found = torch.stack([each.reshape(()) for each in seen])
             difference = (found - right[: len(found)]).abs().max()
             assert difference < 1e-5, f"the losses are {seen}, not {right}"
-    return "eval_batch returns the means of each of two and three losses, as plain PyTorch has them"
+    return "eval_batch, of one stage and of two, returns the means of each of two and three losses, as PyTorch has them"

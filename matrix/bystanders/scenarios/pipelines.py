@@ -212,8 +212,13 @@ def pipeline_evaluated_by_number(job: Job) -> None:
     _evaluated(job, num_micro_batches=job.accumulation)
 
 
-@scenario("a pipeline's evaluation has two losses, which are stacked to one tensor, or not reduced")
-@settings(works_around=("pipeline_eval_several_losses",), release="0.18.9", pinned=[{"accumulation": "2"}], **_FITS)
+@scenario("a pipeline's evaluation has two losses, stacked or not reduced, and logits of one micro-batch at a time")
+@settings(
+    works_around=("pipeline_eval_several_losses", "pipeline_eval_logits_untold"),
+    release="0.18.9",
+    pinned=[{"accumulation": "2"}],
+    **_FITS,
+)
 def pipeline_losses_stacked(job: Job) -> None:
     engine = _pipeline(job, {}, 1)
     losses = lambda outputs, targets: [(outputs.float() - targets).pow(n).mean() for n in (2, 4)]  # noqa: E731
@@ -221,15 +226,20 @@ def pipeline_losses_stacked(job: Job) -> None:
     _step(job, engine, 0)
     if job.plain:
         with job.torch.no_grad():
-            found = [losses(engine(inputs), targets) for inputs, targets in batches]
+            logits = [engine(inputs) for inputs, _ in batches]
+        found = [losses(each, targets) for each, (_, targets) in zip(logits, batches)]
         stacked = job.torch.tensor(found).mean(0)
     else:
         engine.loss_model = lambda *given: job.torch.stack(losses(*given))
         stacked = engine.eval_batch(iter(batches))
         engine.loss_model = losses
         found = engine.eval_batch(iter(batches), reduce_output=None, bcast_loss=False)
+        several, engine.micro_batches, engine.loss_model = engine.micro_batches, 1, lambda *given: losses(*given)[0]
+        logits = [engine.eval_batch(iter([each]), return_logits=True)[1] for each in batches]
+        engine.micro_batches = several
     job.note("stacked", stacked.reshape(-1))
     job.note("not reduced", job.torch.tensor(found).reshape(-1))
+    job.note("logits", job.torch.cat(logits))
 
 
 @scenario("a pipeline of two stages that share a layer", pinned=[{"accumulation": "2"}], **_CHECKPOINTED)
