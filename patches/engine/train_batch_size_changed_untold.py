@@ -35,13 +35,15 @@ def tell_of_shift(engine: Any) -> None:
     steps = engine.gradient_accumulation_steps()
     if done % before or not done % steps:  # the change was within a step, or all is well
         return
+    optimizer = " and engine.optimizer.gradient_accumulation_steps"
+    stale = getattr(engine.optimizer, "gradient_accumulation_steps", steps) != steps
     ran(__name__)
     tell(
         __name__,
         f"engine.set_train_batch_size has set {steps} accumulation steps after {done} micro-batches, which is no "
         f"multiple of {steps}, and DeepSpeed counts from the first one: it makes the next step after "
-        f"{steps - done % steps} of its {steps} micro-batches, and shifts all later ones. Write engine.micro_steps = 0 "
-        f"below the call, or call it after a multiple of {steps} micro-batches",
+        f"{steps - done % steps} of its {steps} micro-batches, and shifts all later ones. Below the call, set "
+        f"engine.micro_steps to 0{f'{optimizer} to {steps}' if stale else ''}",
     )
 
 

@@ -3,13 +3,14 @@
 Why: the loss of a micro-batch may be a tuple or list, as may be what the last layer returns with `compute_loss=False`.
     To sum them up, `eval_batch` unpacks each micro-batch's list as if it were an index and a tensor: ValueError or
     IndexError, or, where it happens to be two and the first an integer, a wrong result. And `bcast_loss`, which is on
-    by default, takes a tensor.
+    by default, takes a tensor; and the losses are added to that of the training step before, which is one.
 How: each of the tensors is summed up over the micro-batches. With one stage nothing is broadcast; the monitor is given
     the first. With several stages, the others do not know how many tensors come: the last one raises a ValueError that
     names bcast_loss=False, and the others wait for it, as they did before.
 Changes: jobs that evaluate two tensors of which the first is an integer. Parameters and checkpoints do not change, nor
     does what a resumed job computes.
-Workaround: Scripts stack the losses to one tensor, or pass `reduce_output=None`. Both can stay.
+Workaround: Scripts return one loss, or before the first training step stack the losses to one tensor, or pass
+    `reduce_output=None`. All can stay.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ PATCH = Patch(
             replace=_UNPACKED,
             code="for each in outputs:\n    for idx, out in enumerate(each):\n        reduced[idx] += out",
             effect="the tensors of a loss were summed up one by one",
+        ),
+        Edit(  # that of the training before has one tensor
+            f"{_ENGINE}.eval_batch", after="self._compute_loss = compute_loss", code="self.total_loss = None"
         ),
         Edit(
             f"{_ENGINE}.eval_batch",
@@ -110,6 +114,8 @@ def reproduce(lab: Lab) -> str:
             "csv_monitor": {"enabled": stages == 1, "output_path": str(lab.tmp)},
         }
         engine = lab.initialize(module, config, model_parameters=list(module.parameters()))
+        if bcast and of is loss:
+            engine.total_loss = torch.zeros(())  # as a training step leaves it, which 0.12 does not make on a CPU
         try:
             seen = engine.eval_batch(iter(batches), bcast_loss=bcast)
         except (ValueError, TypeError, IndexError) as error:

@@ -128,6 +128,7 @@ def batch_size_changed(job: Job) -> None:
         if not job.plain and length != engine.gradient_accumulation_steps():
             engine.set_train_batch_size(length * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
             engine.micro_steps = 0
+            engine.optimizer.gradient_accumulation_steps = length
         for micro in range(length):
             value = job.loss(engine, job.batch(number))
             if job.plain:

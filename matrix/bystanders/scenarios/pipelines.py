@@ -221,22 +221,26 @@ def pipeline_evaluated_by_number(job: Job) -> None:
 )
 def pipeline_losses_stacked(job: Job) -> None:
     engine = _pipeline(job, {}, 1)
-    losses = lambda outputs, targets: [(outputs.float() - targets).pow(n).mean() for n in (2, 4)]  # noqa: E731
+
+    def losses(outputs: Any, targets: Any) -> list[Any]:
+        return [(outputs.float() - targets).pow(n).mean() for n in (2, 4)]
+
     batches = [_batch(job, 100 + number) for number in range(job.accumulation)]
-    _step(job, engine, 0)
     if job.plain:
         with job.torch.no_grad():
             logits = [engine(inputs) for inputs, _ in batches]
         found = [losses(each, targets) for each, (_, targets) in zip(logits, batches)]
         stacked = job.torch.tensor(found).mean(0)
     else:
-        engine.loss_model = lambda *given: job.torch.stack(losses(*given))
+        engine.module.loss_fn = lambda *given: job.torch.stack(losses(*given))
         stacked = engine.eval_batch(iter(batches))
-        engine.loss_model = losses
+        engine.module.loss_fn = losses
         found = engine.eval_batch(iter(batches), reduce_output=None, bcast_loss=False)
-        several, engine.micro_batches, engine.loss_model = engine.micro_batches, 1, lambda *given: losses(*given)[0]
+        several, engine.micro_batches, engine.module.loss_fn = engine.micro_batches, 1, lambda *given: losses(*given)[0]
         logits = [engine.eval_batch(iter([each]), return_logits=True)[1] for each in batches]
         engine.micro_batches = several
+        engine.module.loss_fn = lambda *given: losses(*given)[0]
+    _step(job, engine, 0)
     job.note("stacked", stacked.reshape(-1))
     job.note("not reduced", job.torch.tensor(found).reshape(-1))
     job.note("logits", job.torch.cat(logits))
