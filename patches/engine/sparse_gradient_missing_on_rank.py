@@ -83,6 +83,7 @@ PATCH = Patch(
             uses=(agree_on_layouts,),
         ),
     ),
+    symptom=r"in (sparse_all_gather|all_gather_scalar)\n[\s\S]*(Watchdog caught collective|Timed out waiting \d+ms)",
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/291": "introduced"},
     present=(
         Source(_GRADIENTS, "param.grad = torch.zeros(param.size(), dtype=param.dtype, device=param.device)"),

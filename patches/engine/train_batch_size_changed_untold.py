@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
-from .._messages import Messages
 from .._told import tell
 
 if TYPE_CHECKING:
@@ -72,6 +71,8 @@ _LEARNING_RATE = 0.1
 
 
 def reproduce(lab: Lab) -> str:
+    from .._messages import Messages
+
     torch = lab.torch
     warnings = Messages(logging.WARNING)
     logging.getLogger("dsfix").addHandler(warnings)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
-from .._messages import Messages
 from .._told import tell
 
 if TYPE_CHECKING:
@@ -70,6 +69,8 @@ _SAMPLES, _EPOCHS = 32, 3
 
 
 def reproduce(lab: Lab) -> str:
+    from .._messages import Messages
+
     warnings = Messages(logging.WARNING)
     logging.getLogger("dsfix").addHandler(warnings)
     torch = lab.torch

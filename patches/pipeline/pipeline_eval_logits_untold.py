@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
-from .._messages import Messages
 from .._told import tell
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ _MICRO_BATCHES = 3
 
 
 def reproduce(lab: Lab) -> str:
+    from .._messages import Messages
+
     torch = lab.torch
     warnings = Messages(logging.WARNING)
     logging.getLogger("dsfix").addHandler(warnings)
