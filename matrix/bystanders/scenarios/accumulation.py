@@ -120,6 +120,26 @@ def boundary_set_by_hand_and_each_step(job: Job) -> None:
         job.look(engine, f"step {step}")
 
 
+@scenario("set_train_batch_size changes the accumulation, and the script counts micro-batches anew")
+@settings(works_around=("train_batch_size_changed_untold",), stage="12", accumulation=_ONE, release="0.18.9")
+def batch_size_changed(job: Job) -> None:
+    engine, number = job.engine(job.MLP()), 0
+    for step, length in enumerate((1, 1, 3, 3, 2)):
+        if not job.plain and length != engine.gradient_accumulation_steps():
+            engine.set_train_batch_size(length * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
+            engine.micro_steps = 0
+            engine.optimizer.gradient_accumulation_steps = length
+        for micro in range(length):
+            value = job.loss(engine, job.batch(number))
+            if job.plain:
+                engine.set_gradient_accumulation_boundary(micro == length - 1)
+                value = value / length
+            engine.backward(value)
+            engine.step()
+            number += 1
+        job.look(engine, f"step {step}")
+
+
 @scenario("the last round of an epoch is shorter, its boundary set by hand", accumulation=("3",))
 def short_last_round(job: Job) -> None:
     _rounds(job, job.engine(job.MLP()), (3, 3, 1, 3, 2))

@@ -9,6 +9,7 @@ from unittest import mock
 
 from matrix.bystanders.scenario import Batch, Job, scenario, settings
 from matrix.bystanders.scenarios import experts
+from matrix.bystanders.space import one
 
 
 @scenario("ZeRO-3 averages gradients by all-reduce")
@@ -263,3 +264,22 @@ def module_copied(job: Job) -> None:
                 job.survived("copy", error)
     if twin is not None and not job.plain:
         job.bits("parameters of the copy", repr([name for name, _ in twin.named_parameters()]))
+
+
+@scenario("an embedding, made dense because one of two ranks leaves it out in some steps, and a predivide factor")
+@settings(
+    works_around=("sparse_gradient_missing_on_rank", "sparse_gradient_predivided"), release="0.18.9", **one(ranks="2")
+)
+def words_without_zero(job: Job) -> None:
+    """The emulated device has no sparse tensors."""
+    torch = job.torch
+    torch.manual_seed(0)
+    model = job.model(
+        lambda self, x, words: self.head(x + self.words(words).mean(0) if len(words) else x),
+        words=torch.nn.Embedding(16, 16, sparse=False),
+        head=torch.nn.Linear(16, 1),
+    )
+    engine = job.engine(model, gradient_predivide_factor=2.0)
+    for step in range(4):
+        words = torch.arange(step, step + (3 if job.rank == 0 or step % 2 else 0), device=job.device)
+        job.train(engine, step, lambda batch, words=words: job.loss(engine, batch, words))

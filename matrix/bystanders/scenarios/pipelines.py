@@ -212,6 +212,40 @@ def pipeline_evaluated_by_number(job: Job) -> None:
     _evaluated(job, num_micro_batches=job.accumulation)
 
 
+@scenario("a pipeline's evaluation has two losses, stacked or not reduced, and logits of one micro-batch at a time")
+@settings(
+    works_around=("pipeline_eval_several_losses", "pipeline_eval_logits_untold"),
+    release="0.18.9",
+    pinned=[{"accumulation": "2"}],
+    **_FITS,
+)
+def pipeline_losses_stacked(job: Job) -> None:
+    engine = _pipeline(job, {}, 1)
+
+    def losses(outputs: Any, targets: Any) -> list[Any]:
+        return [(outputs.float() - targets).pow(n).mean() for n in (2, 4)]
+
+    batches = [_batch(job, 100 + number) for number in range(job.accumulation)]
+    if job.plain:
+        with job.torch.no_grad():
+            logits = [engine(inputs) for inputs, _ in batches]
+        found = [losses(each, targets) for each, (_, targets) in zip(logits, batches)]
+        stacked = job.torch.tensor(found).mean(0)
+    else:
+        engine.module.loss_fn = lambda *given: job.torch.stack(losses(*given))
+        stacked = engine.eval_batch(iter(batches))
+        engine.module.loss_fn = losses
+        found = engine.eval_batch(iter(batches), reduce_output=None, bcast_loss=False)
+        several, engine.micro_batches, engine.module.loss_fn = engine.micro_batches, 1, lambda *given: losses(*given)[0]
+        logits = [engine.eval_batch(iter([each]), return_logits=True)[1] for each in batches]
+        engine.micro_batches = several
+        engine.module.loss_fn = lambda *given: losses(*given)[0]
+    _step(job, engine, 0)
+    job.note("stacked", stacked.reshape(-1))
+    job.note("not reduced", job.torch.tensor(found).reshape(-1))
+    job.note("logits", job.torch.cat(logits))
+
+
 @scenario("a pipeline of two stages that share a layer", pinned=[{"accumulation": "2"}], **_CHECKPOINTED)
 def pipeline_with_a_tied_layer(job: Job) -> None:
     torch = job.torch
