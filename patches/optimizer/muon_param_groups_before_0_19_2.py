@@ -105,10 +105,10 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
+    deepspeed = lab.deepspeed
     from ..moe._experts import run_eagerly
     from .muon_param_groups import reproduce as train
 
-    deepspeed = lab.deepspeed
     try:
         import deepspeed.runtime.zero.muon.original_muon as _  # noqa: F401
     except ImportError:
