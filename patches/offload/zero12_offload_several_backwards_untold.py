@@ -45,6 +45,9 @@ PATCH = Patch(
             uses=(warn,),
         ),
     ),
+    upstream={
+        "https://github.com/deepspeedai/DeepSpeed/pull/7981": "related: passes that are not at the boundary, since 0.19.0",
+    },
     present=(
         Source(
             "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.async_inplace_copy_grad_to_fp32_buffer_from_gpu",
