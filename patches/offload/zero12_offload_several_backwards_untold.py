@@ -46,7 +46,7 @@ PATCH = Patch(
         ),
     ),
     upstream={
-        "https://github.com/deepspeedai/DeepSpeed/pull/7981": "related: passes that are not at the boundary, since 0.19.0",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7981": "related: passes before the boundary, 0.19.0",
     },
     present=(
         Source(
