@@ -115,7 +115,9 @@ def state_not_to_be_told(job: Job) -> None:
 
     engine = job.engine(job.MLP(), optimizer=lambda given: Untold(given, lr=_RATE))
     for step in range(2):
-        job.train(engine, step)
+        for batch in job.batches(step):
+            engine.backward(job.loss(engine, batch))
+            engine.step()
         try:
             job.save(engine, f"step{step}")
         except RuntimeError as error:
