@@ -22,12 +22,8 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRIES = registry.catalogue()
 PATCHES = {patch_id: entry.patch for patch_id, entry in ENTRIES.items()}
 # beside the tools that they describe
-READMES = tuple(
-    sorted(
-        f"{path.parent.relative_to(CHECKOUT)}/README.md"
-        for part in ("dsfix", "matrix")
-        for path in (CHECKOUT / part).rglob("README.md")
-    )
+READMES = sorted(
+    str(path.relative_to(CHECKOUT)) for part in ("dsfix", "matrix") for path in (CHECKOUT / part).rglob("README.md")
 )
 WRITTEN = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", *READMES),
@@ -46,18 +42,8 @@ SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
 # what the interpreter or dsfix itself has loaded, and small modules
 CHEAP = {
-    *(
-        "__future__",
-        "collections",
-        "collections.abc",
-        "contextlib",
-        "copy",
-        "dataclasses",
-        "datetime",
-        "dsfix.patch",
-        "dsfix.process.effects",
-        "functools",
-    ),
+    *("__future__", "collections", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "dsfix.patch"),
+    *("dsfix.process.effects", "functools"),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref"),
     *(".._shared", ".._told", "._accumulation_dtype", "._passes", "._tied", "._torch_load"),
