@@ -366,7 +366,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "told-but-not-noted",
-        "The script notes nothing of what the patch changed: hooks, buffers, types, files, an optimizer without a step.",
+        "The script notes nothing of what the patch changed: hooks, buffers, types, files, or a count of steps.",
         (
             *("evaluated_with_other_groups", "fp32_evaluated_in_bf16", "hooks_left", "loco_errors"),
             *("pickled_schedules", "pipeline_called_before", "state_not_to_be_told"),
