@@ -53,7 +53,7 @@ def agree_on_layouts(engine: Any) -> None:
             took_effect(__name__, "a gradient that a rank did not have was sparse, as on other ranks, not dense")
             nowhere = torch.empty((1, 0), dtype=torch.long, device=parameter.device)
             nothing = parameter.detach().new_empty((0, *parameter.shape[1:]))
-            parameter.grad = torch.sparse_coo_tensor(nowhere, nothing, parameter.shape)
+            parameter.grad = torch.sparse_coo_tensor(nowhere, nothing, parameter.shape, check_invariants=False)
         elif mine == _SPARSE and layout == _DENSE:
             took_effect(__name__, "a sparse gradient was made dense, as on another rank")
             parameter.grad = parameter.grad.to_dense()

@@ -2,9 +2,9 @@
 
 Why: the loader makes a DistributedSampler that shuffles, whose order depends on its seed and its epoch, and nobody
     calls the sampler's `set_epoch`: neither the loader nor the engine, and the loader has no method of that name.
-How: where an epoch begins in the order of the one before, which was read to its end, rank 0 warns once, and says what
-    to do. The order stays: a job that resumes within an epoch and skips what it has seen counts on it, and ranks that
-    have begun different numbers of iterations would share samples.
+How: where a third pass begins in the order of the two before, which were read to their end, rank 0 warns once, and
+    says what to do. The order stays: a job that resumes within an epoch and skips what it has seen counts on it, and
+    ranks that have begun different numbers of iterations would share samples.
 Workaround: Scripts call `engine.training_dataloader.data_sampler.set_epoch(epoch)`, or make their own loader. Both can
     stay, and are not warned.
 """
@@ -26,20 +26,21 @@ _LOADER = "deepspeed.runtime.dataloader:DeepSpeedDataLoader"
 
 
 def tell_of_order(loader: Any) -> None:
-    """Where an epoch begins: say once that it repeats the order of the one before, which was read to its end."""
+    """Where a pass begins: say once that it repeats the order of the two before, which were read to their end."""
     from torch.utils.data.distributed import DistributedSampler
 
     sampler = loader.data_sampler
     if not isinstance(sampler, DistributedSampler) or type(sampler).__iter__ is not DistributedSampler.__iter__:
         return
-    before, loader._dsfix_epoch = loader.__dict__.get("_dsfix_epoch"), sampler.epoch
-    read_to_its_end = getattr(loader.data, "gi_frame", loader) is None
-    if sampler.shuffle and before == sampler.epoch and read_to_its_end:
+    order, read_to_its_end = (sampler.epoch, sampler.seed), getattr(loader.data, "gi_frame", loader) is None
+    before, passes = loader.__dict__.get("_dsfix_order", (None, 0))
+    loader._dsfix_order = order, passes + 1 if order == before and read_to_its_end else 0
+    if sampler.shuffle and loader._dsfix_order[1] == 2:
         ran(__name__)
         tell(
             __name__,
-            "each epoch of the loader of deepspeed.initialize(training_data=…) or engine.deepspeed_io has the same "
-            "order, because nothing calls its sampler's set_epoch. Before each epoch, call "
+            "three passes over the loader of deepspeed.initialize(training_data=…) or engine.deepspeed_io have one "
+            "order, because its sampler's set_epoch was not called between them. Before each epoch, call "
             "loader.data_sampler.set_epoch(epoch). If the data are for evaluation, all is well",
         )
 

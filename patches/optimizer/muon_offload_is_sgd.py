@@ -3,12 +3,11 @@
 Why: ZeRO computes Muon's update where it makes a rank's part of the gradients on the GPU. With offload that part is
     made elsewhere, on the CPU, and the optimizer's step, which expects the update, takes the gradient: the matrices are
     trained by SGD with Muon's learning rate, without momentum.
-How: before the norm each rank replaces the gradients of its matrices by their updates, one at a time where the model
-    is, so that clipping does what it does without offload. Ranks that share a matrix sum the parts of its gradient, all
-    ranks of the group with them, in the order of its matrices. fp16 is unscaled before, and scaled after, as in 0.19.8.
-Changes: the updates of matrices, and memory and checkpoints: their momentum is stored as without offload. A checkpoint
-    without it begins at zero; so does 0.19.8 where ranks share a matrix. Not covered, with a warning: fp16 of
-    torch_autocast, `elastic_checkpoint`, ZenFlow, subclasses of DeepSpeed's optimizer.
+How: before the norm each rank replaces the gradients of its matrices by their updates; ranks that share a matrix sum
+    its gradient. Off unless named: through 0.19.6 a job without offload cannot resume from Muon's momentum in bf16.
+Changes: the updates of matrices, and memory and checkpoints: their momentum is stored as without offload; one without
+    it begins at zero. Not covered, with a warning: fp16 of torch_autocast, `elastic_checkpoint`, ZenFlow, subclasses of
+    the optimizer.
 Workaround: Scripts turn offload off, or pass an optimizer of their own. Both can stay.
 """
 
@@ -136,6 +135,7 @@ def _alike(optimizer: Any, group: int) -> bool:
 PATCH = Patch(
     title="Muon + ZeRO-1/2 + optimizer offload trains with plain SGD",
     severity=Severity.WRONG_RESULT,
+    default=False,
     affects={"deepspeed": ">=0.17.6,<0.19.8"},
     changes=(
         Edit(
