@@ -357,6 +357,13 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         patches=("zero12_offload_several_backwards_drop", "zero2_offload_several_backwards"),
     ),
     Explanation(
+        "muon-with-offload",
+        "The job has the bug: without the patch its matrices are trained by SGD. Nothing in PyTorch is its reference.",
+        ("muon_and_adam",),
+        ("worse",),
+        patches=("muon_offload_is_sgd",),
+    ),
+    Explanation(
         "probe-read",
         "ZeRO-3 loses the first gradient of two backward passes after one forward pass. Where the script reads `.grad` "
         "in between, zero3_two_losses_one_forward cannot tell whether it discards it, leaves it lost, and warns.",
