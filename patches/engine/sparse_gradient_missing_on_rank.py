@@ -90,7 +90,6 @@ PATCH = Patch(
         Source(_GRADIENTS, "grad_data = SparseTensor(param.grad)"),
         Source(_REDUCE, _BUCKETS),
     ),
-    config=lambda job: job.stage == 0 and job.get("sparse_gradients") is not True,
     ranks=2,
     device="cpu",
 )

@@ -104,7 +104,7 @@ def test_of_some_severities(environment, options):
     if options:
         assert wanted == {*found} if "--json" in options else wanted == {patch_id for patch_id, _ in rows(done)}
     else:
-        assert {*found} == {"import"}
+        assert {*found} == {"import", "hang"}
     refused = environment.dsfix("list", "--severity", "bad")
     assert refused.returncode == 2
     assert "'bad' is not one of wrong-result, crash" in refused.stderr
