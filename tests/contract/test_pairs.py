@@ -12,6 +12,7 @@ import pytest
 from dsfix.catalogue import registry
 from dsfix.engine.source import split_target
 from dsfix.lab import reproduction
+from dsfix.patch import Severity
 from matrix import environments, table
 from matrix.cells import TIMEOUT, Cells
 
@@ -57,7 +58,9 @@ def test_each_subset_fixes_its_bugs(cells, monkeypatch, pair, release, subset):
         path = environments.installed(release)
         options = {} if preloaded is None else {"rank_command": preloaded.command("dsfix.lab.reproduction")}
         seen = reproduction.run(patch_id, True, TIMEOUT, path, **options)
-        assert seen.in_force, f"{patch_id} on {release} is {seen.patch}"
+        # a warning of what the other patch fixes
+        idle = subset == "both" and CATALOGUE[patch_id].patch.severity is Severity.USABILITY
+        assert seen.in_force or (idle and seen.patch == "not-reached"), f"{patch_id} on {release} is {seen.patch}"
         # without the other patch its bug may occur first, as an error of this reproduction
         wanted = ("no-bug",) if subset == "both" else ("no-bug", "error")
         assert seen.outcome in wanted, f"{patch_id} on {release}: {seen.detail}"
