@@ -172,8 +172,9 @@ def reproduce(lab: Lab) -> str:
     except ImportError:
         raise CannotTell(f"deepspeed {deepspeed.__version__} has no Muon") from None
 
-    if hasattr(torch.compiler, "set_stance"):
-        torch.compiler.set_stance("force_eager")  # else the update is compiled on first use
+    from ..moe._experts import run_eagerly
+
+    run_eagerly()  # else the update is compiled on first use
     torch.manual_seed(0)
     model = torch.nn.Linear(16, 16, bias=False)
     batches = [lab.models.regression_batch(rank=0, step=step, size=32)[0] for step in range(_STEPS)]
