@@ -1,11 +1,10 @@
 """`find WORDS`: the known bugs that are about some words, the best first, by BM25, as the site's search does.
 
-A word counts by how rare it is among the bugs, how often a bug's texts have it, and in which of them.
+A word counts by how rare it is among the bugs, and by which of a bug's texts have it.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 from collections import Counter
@@ -88,7 +87,7 @@ _SAME_STEMS = {each: _stem(word) for other, word in SAME.items() for each in (ot
 def _worth(bug: Bug, entries: Mapping[str, Entry]) -> Counter[str]:
     """Word -> what it is worth in the bug's texts."""
     own, row = [entries[cover.id] for cover in bug.covers], bug.row
-    stories = (f"{each.patch.symptom} {inspect.cleandoc(each.docstring)}" for each in own)
+    stories = (f"{each.patch.symptom} {each.docstring}" for each in own)
     found = Counter[str]()
     for worth, texts in (
         (_TITLE, [row.bug, *(each.patch.title for each in own)]),
