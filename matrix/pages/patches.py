@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dsfix.patch import Severity
+from collections.abc import Iterable
+
+from dsfix.patch import Patch, Severity
 
 from . import text
 from .evidence import Evidence
@@ -27,13 +29,12 @@ _HEADS = ("patch", "severity", "what users see", "DeepSpeed", "only with", "fixe
 
 def render(evidence: Evidence) -> str:
     """The page's Markdown."""
-    release = evidence.releases[-1]
-    newest = [entry.patch for entry in evidence.entries if text.affected(entry.patch, (release,))]
+    affected = newest(evidence)
     head = _HEAD.format(
         total=len(evidence.entries),
-        newest=len(newest),
-        wrong=sum(each.severity is Severity.WRONG_RESULT for each in newest),
-        release=release,
+        newest=len(affected),
+        wrong=wrong(affected),
+        release=evidence.releases[-1],
         reproduced=reproduced(evidence),
     )
     rows = []
@@ -46,15 +47,32 @@ def render(evidence: Evidence) -> str:
     return head + text.table(_HEADS, rows)
 
 
+def newest(evidence: Evidence) -> list[Patch]:
+    """The patches for bugs of the newest release."""
+    return [entry.patch for entry in evidence.entries if entry.patch.claims(evidence.releases[-1])]
+
+
+def wrong(patches: Iterable[Patch]) -> int:
+    """How many are for wrong results."""
+    return sum(each.severity is Severity.WRONG_RESULT for each in patches)
+
+
 def reproduced(evidence: Evidence) -> str:
     """On how many cells of the first column the reproduction was run, in sentences."""
-    cells = [judged for columns in evidence.cells.values() for judged in columns[evidence.columns[0].name].values()]
-    ran = [each.cell for each in cells if each.cell is not None]
-    earlier = sum(cell.earlier is not None for cell in ran)
-    share = round(100 * len(ran) / len(cells))
+    ran, percent = evidence.ran(evidence.columns[0]), share(evidence)
+    total = sum(len(columns[evidence.columns[0].name]) for columns in evidence.cells.values())
     return (
-        f"Patches and releases make {len(cells)} pairs. On {len(ran)} of them ({share} %), the releases that a patch\n"
+        f"Patches and releases make {total} pairs. On {len(ran)} of them ({percent} %), the releases that a patch\n"
         "claims and some next to them, the bug's reproduction was run without the patch and with it, on "
-        f"{earlier} with an\nearlier version of the patch. The other {len(cells) - len(ran)} ({100 - share} %) are "
+        f"{sum(cell.earlier is not None for cell in ran)} with an\nearlier version of the patch. "
+        f"The other {total - len(ran)} ({100 - percent} %) are "
         "proven by source only: there the\npatch does not apply (`python -m tox run -e source`)."
+    )
+
+
+def share(evidence: Evidence) -> int:
+    """Percent of the cells of the first column on which the reproduction was run."""
+    column = evidence.columns[0]
+    return round(
+        100 * len(evidence.ran(column)) / sum(len(columns[column.name]) for columns in evidence.cells.values())
     )
