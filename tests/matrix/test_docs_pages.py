@@ -348,5 +348,5 @@ def test_the_page_in_git_says_how_much_was_run(write_patch, record, render):
     assert "| `clip` | crash | a \\| \\<b> \\_\\_c\\_\\_ | 0.14.1, 0.14.2 | torch >=2.4 | 0.14.3 |" in page
     told = " ".join(page.split())
     assert "1 bugs have a patch. 0 of them are in DeepSpeed 0.14.3" in told
-    assert "make 6 pairs. On 4 of them (67 %)" in told
-    assert "on 1 with an earlier version of the patch. The other 2 (33 %) are proven by source only" in told
+    assert "are 6 pairs of patch and release. On 4 of them (67 %)" in told
+    assert "(1 with an earlier version of the patch). On the other 2 (33 %), only the source was checked" in told
