@@ -80,8 +80,8 @@ def main() -> int:
     jobs = "a module with many parameters" if options.parameters else "common settings"
     lines = [
         "# What a step costs with dsfix\n",
-        f"CPU time of a step of DeepSpeed {options.release} on rank 0 with all patches that apply, relative to without, on",
-        f"{jobs}: median and quartiles of the rounds of",
+        f"CPU time of a step of DeepSpeed {options.release} on rank 0 with all patches that apply, relative to",
+        f"without, on {jobs}: median and quartiles of the rounds of",
         f"`python -m tox run -e bench-steps -- --rounds {options.rounds}{chosen}`.",
         "Quartiles on both sides of 1 show no measurable cost.\n",
         "| setting | ratio | quartiles |",

@@ -62,11 +62,11 @@ def reproduced(evidence: Evidence) -> str:
     ran, percent = evidence.ran(evidence.columns[0]), share(evidence)
     total = sum(len(columns[evidence.columns[0].name]) for columns in evidence.cells.values())
     return (
-        f"There are {total:,} pairs of patch and release. On {len(ran):,} of them ({percent} %), the claimed releases and some next\n"
-        "to them, the bug's reproduction was run without the patch and with it "
-        f"({sum(cell.earlier is not None for cell in ran):,} with an earlier version of\nthe patch). "
-        f"On the other {total - len(ran):,} ({100 - percent} %), only the source was checked: "
-        "the patch does not apply there\n(`python -m tox run -e source`)."
+        f"There are {total:,} pairs of patch and release. On {len(ran):,} of them ({percent} %), the claimed\n"
+        "releases and some next to them, the bug's reproduction was run without the patch and with it\n"
+        f"({sum(cell.earlier is not None for cell in ran):,} with an earlier version of the patch). "
+        f"On the other {total - len(ran):,} ({100 - percent} %), only the source was\nchecked: "
+        "the patch does not apply there (`python -m tox run -e source`)."
     )
 
 

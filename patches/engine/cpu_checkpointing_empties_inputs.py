@@ -1,4 +1,4 @@
-"""cpu_checkpointing on a GPU, which copies asynchronously since 0.19.6, empties the tensors that a checkpoint is given.
+"""cpu_checkpointing on a GPU, which copies asynchronously since 0.19.6, overwrites its input tensors with garbage.
 
 Why: since 0.19.6 the inputs of a checkpoint are copied to the CPU on a stream of their own, and restored in the
     backward pass; until then, the very tensor that the model passed holds an uninitialized number. A model that uses it
@@ -31,7 +31,7 @@ def stand_ins(inputs: Sequence[Any], is_kept: Callable[[Any], bool]) -> list[Any
 
 
 PATCH = Patch(
-    title="cpu_checkpointing on a GPU: a tensor given to a checkpoint is garbage afterwards (0.19.6 and newer)",
+    title="cpu_checkpointing on a GPU, since 0.19.6: inputs of a checkpointed function are overwritten with garbage",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.19.6"},
     changes=(

@@ -51,7 +51,7 @@ PATCH = Patch(
             replace="self.optimizer.step()",
             # of DeepSpeed's optimizers only the 1-bit ones have this; it is False until their first step
             code="if not getattr(self.optimizer, 'initialize', True):\n    self.optimizer.step()",
-            effect="the optimizer took no step with zero gradients before training",
+            effect="the optimizer made no step with zero gradients before training",
             when=f"getattr(self.optimizer, 'initialize', True) and {_MATTERS}",
         )
         for optimizer in _OPTIMIZERS

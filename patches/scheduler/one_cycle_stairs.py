@@ -1,7 +1,7 @@
 """OneCycle: cycle_first_stair_count and cycle_second_stair_count have no effect.
 
-Why: the schedule stores both counts and never looks at them: the learning rate and the momentum change in each step
-    instead of in as many stairs as the config asks for. Nothing shows it.
+Why: the schedule stores both counts and never uses them: the learning rate and the momentum change in each step instead
+    of in as many stairs as the config asks for. Nothing shows it.
 How: within a cycle, the fraction of the way to the maximum is rounded down to a stair, as since 0.19.4; it is computed
     from the number of the step, so that a stair begins at its first step. Without counts (0, the default) nothing
     changes, nor does the decay after the cycle.
@@ -36,7 +36,7 @@ def on_stairs(schedule: Any, factor: float) -> float:
         return factor
     way = place / first if rising else (schedule.total_size - place) / (schedule.total_size - first)
     if not math.isclose(math.floor(way * stairs + 1e-9) / stairs, factor, abs_tol=1e-9):
-        took_effect(__name__, "learning rate and momentum stayed on a stair of OneCycle")
+        took_effect(__name__, "learning rate and momentum followed OneCycle's stairs")
     return math.floor(way * stairs + 1e-9) / stairs
 
 

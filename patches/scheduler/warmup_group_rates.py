@@ -27,7 +27,7 @@ PATCH = Patch(
             "deepspeed.runtime.lr_schedules:WarmupLR.__init__",
             replace="[group['lr'] for group in self.optimizer.param_groups][0]",
             code="[group['lr'] for group in self.optimizer.param_groups]",
-            effect="each group warmed up to its own learning rate, not to that of the first one",
+            effect="each group warmed up to its own learning rate (unpatched: the first group's)",
             when="len({g['lr'] for g in self.optimizer.param_groups if isinstance(g['lr'], (int, float))}) > 1",
         ),
     ),

@@ -41,7 +41,7 @@ def _in_tokens(target: str, tiles: str) -> Edit:
         target,
         replace=f"{tiles}[0].numel()",
         code=f"{tiles}[0].shape[1]",
-        effect="each token got its own gradient; it would have been that of another token",
+        effect="each token got its own gradient (unpatched: another token's)",
         when=f"len({tiles}) > 1 and {tiles}[0].shape[0] > 1",
     )
 

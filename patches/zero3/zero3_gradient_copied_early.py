@@ -37,7 +37,7 @@ PATCH = Patch(
             _COPY,
             replace=_WAIT.format("default_stream"),
             code=_WAIT.format("current_stream"),
-            effect="the copy of a gradient waited for the stream that computed it, not the default one",
+            effect="the copy of a gradient waited for the stream that computed it, not for the default stream",
             when="get_accelerator().current_stream() != get_accelerator().default_stream()",
         ),
     ),
