@@ -52,10 +52,10 @@ def threads(options: argparse.Namespace) -> str:
     return (
         f"In each of {options.rounds} processes, {THREADS} threads imported DeepSpeed and {len(modules)} of its\n"
         f"modules concurrently; nothing hung. In the {options.rounds - other} that start with `import deepspeed`,\n"
-        f"nothing was raised and all {applied} patches were applied. In the {other} that start with the submodules, Python\n"
-        f"refused {refused['']:,} imports ({refused[needed]:,} without dsfix), and in {broken['']} of them\n"
-        f"({broken[needed]} without dsfix) DeepSpeed could no longer be imported completely; all patches of the\n"
-        "imported modules were applied."
+        f"nothing was raised and all {applied} patches were applied. In the {other} that start with the\n"
+        f"submodules, Python refused {refused['']:,} imports ({refused[needed]:,} without dsfix), and in\n"
+        f"{broken['']} of them ({broken[needed]} without dsfix) DeepSpeed could no longer be\n"
+        "imported completely; all patches of the imported modules were applied."
     )
 
 
