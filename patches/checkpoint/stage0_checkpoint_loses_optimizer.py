@@ -11,7 +11,7 @@ How: bf16 alone no longer counts as ZeRO when the optimizer is saved or loaded. 
 Changes: a resumed job continues where it was. From a checkpoint written without the patch it gets the weights, rounded
     to bf16, and an optimizer without moments. A job that was resumed without the patch trained from the weights that
     the script initialized or loaded, not from the checkpoint's.
-Workaround: Scripts put `engine.optimizer.state_dict()` into the client state, or a file of their own, and load it after
+Workaround: Scripts put `engine.optimizer.state_dict()` into the client state or a separate file, and load it after
     load_checkpoint. It can stay, but then the state is written twice. If they only call `refresh_fp32_params()` after
     load_checkpoint, they should stop: it rounds the fp32 copies that have just been loaded.
 """

@@ -5,7 +5,7 @@ Why: `load_checkpoint` with `load_universal` restores what the optimizer holds b
     gave them. Nothing fails. If those come from the same files as at the first start, nothing is wrong; if they are
     random or different weights, the trained part continues with a model that it was not trained with. The checkpoint
     has the values: the converter copies the files with the module's state. The bug is as old as universal checkpoints,
-    which were for Megatron-DeepSpeed only before 0.14.1, and for ZeRO-1/2 only before 0.14.5.
+    which before 0.14.1 existed for Megatron-DeepSpeed only, and before 0.14.5 for ZeRO-1/2 only.
 How: what the optimizer does not hold is copied from the module's state and, under ZeRO-3, from the partitions of frozen
     parameters that each rank saved, whatever the number of ranks was. A parameter that cannot be restored this way
     (different shape, partitions on NVMe or quantized, MiCS) stays as it was, with a warning. Nothing changes with a

@@ -3,8 +3,8 @@
 Why: the conversion to a universal checkpoint leaves out the optimizer's count of steps. Through 0.12.2 it stays at 0
     after the load: with the moments of many steps the first updates are up to ten times too large (betas 0.9 and
     0.999). From 0.12.3 on it is the script's own `iteration` plus one: as without an interruption if the optimizer made
-    an extra step before training (zero_step_at_initialization), but one too high for the moments that are loaded.
-    Nothing shows it. Pipelines and jobs with an `mpu` can load such checkpoints.
+    an extra step before training (zero_step_at_initialization), but one too high for the moments that are loaded. There
+    is no error. Pipelines and jobs with an `mpu` can load such checkpoints.
 How: after the load the count is the engine's, which the checkpoint contains: its steps minus those that fp16 skipped.
     0.13.2 to 0.14.0 load no universal checkpoint into an optimizer that has made no step.
 Changes: jobs that resume from a universal checkpoint make the same updates as without the interruption. The universal

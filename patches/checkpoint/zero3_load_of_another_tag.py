@@ -2,8 +2,7 @@
 
 Why: with ZeRO-3 and `load_optimizer_states=False` the weights are assembled from the ranks' files by the function
     behind zero_to_fp32.py, which does not get the tag: it uses the one in the file `latest`. Steps, schedule and client
-    state are those of the tag that was asked for. Nothing fails, except without that file: "Unable to find 'latest'
-    file".
+    state are the requested tag's. Nothing fails, except without that file: "Unable to find 'latest' file".
 How: the function gets the tag.
 Changes: jobs that load a checkpoint other than the latest this way get that checkpoint's weights. A job that was
     started this way without the patch, and its checkpoints, started from the latest weights.

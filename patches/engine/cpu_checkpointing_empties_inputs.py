@@ -1,8 +1,8 @@
 """cpu_checkpointing on a GPU, which copies asynchronously since 0.19.6, overwrites its input tensors with garbage.
 
-Why: since 0.19.6 the inputs of a checkpoint are copied to the CPU on a stream of their own, and restored in the
-    backward pass; until then, the very tensor that the model passed holds an uninitialized number. A model that uses it
-    again, `x + checkpoint(block, x)`, a mask of all layers, a second checkpoint, computes with garbage or fails.
+Why: since 0.19.6 the inputs of a checkpoint are copied to the CPU on a separate stream, and restored in the backward
+    pass; until then, the very tensor that the model passed holds an uninitialized number. A model that uses it again,
+    `x + checkpoint(block, x)`, a mask of all layers, a second checkpoint, computes with garbage or fails.
 How: a detached alias of the tensor takes its place, and is emptied instead; the tensor is freed as soon as the model no
     longer needs it. One that is given twice is still copied once.
 Changes: models that use an input of a checkpoint again: losses and gradients are those without the option.

@@ -1,6 +1,6 @@
 """The flops profiler leaves some torch functions wrapped when it stops: their operations are counted several times.
 
-Why: the profiler puts counting functions in place of torch's and puts the originals back when it stops, except for
+Why: the profiler replaces functions of torch with counting ones and restores the originals when it stops, except for
     `scaled_dot_product_attention` and `Tensor.__matmul__`, and `torch.bmm` becomes `torch.matmul`. Each further
     profile, such as that of the next micro-batch of a step, wraps these once more: attention is counted twice, then
     three times. All later steps call the wrappers, and torch.bmm accepts shapes that it must reject.

@@ -4,8 +4,8 @@ Why: the gate adds noise to the logits by which it chooses the second expert: `t
     It is meant for training, but `eval()` does not turn it off, as it does the noise of `noisy_gate_policy`: losses and
     outputs of the same weights and the same input differ from one evaluation to the next. Nothing is logged.
 How: in evaluation mode the second expert is the one with the second largest logit, as with the option off. The random
-    numbers are drawn nevertheless: what follows an evaluation stays the same. Not changed: with k = 1, `use_rts` drops
-    random tokens, in evaluations too.
+    numbers are still drawn, so that what follows an evaluation does not change. Not changed: with k = 1, `use_rts`
+    drops random tokens, in evaluations too.
 Changes: evaluations and inference of models with k = 2 and three or more experts: losses, outputs, and what a script
     decides by them; also training of a gate in evaluation mode. Training in training mode stays as it is. A checkpoint
     written without the patch can be resumed.

@@ -8,9 +8,9 @@ Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weight
 How: the state of the second Adam is added to the checkpoint, by sub-group, and given back when optimizer states are
     loaded; its groups are emptied then.
 Changes: jobs that resume. A checkpoint written without the patch loads as before, and one written with it loads without
-    it. Moments begin anew, as without the patch, for sub-groups that the other Adam stepped when it was written
-    (another ratio, or a release on the other side of 0.18.0) and, after a warning, where `amsgrad` is on and was off.
-Workaround: Scripts save the state of `engine.optimizer.backup_optimizer` in a file of their own and put it back after
+    it. Moments start over, as without the patch, for sub-groups that the other Adam stepped before saving (another
+    ratio, or a release on the other side of 0.18.0) and, with a warning, if `amsgrad` is now on but was off.
+Workaround: Scripts save the state of `engine.optimizer.backup_optimizer` in a separate file and restore it after
     load_checkpoint. It can stay: it is the same state that the patch restores.
 """
 

@@ -3,7 +3,7 @@
 Why: DeepSpeedCPUAdam takes `"amsgrad": true`, keeps it in its groups and checkpoints, and computes plain Adam.
     FusedAdam rejects it, and so does DeepSpeedCPUAdam since 0.19.8.
 How: the first step of the engine fails with the error of 0.19.8; a job that only evaluates, or converts a checkpoint,
-    goes on. `amsgrad` of a single group, or of a group from a checkpoint, is not checked.
+    is not affected. `amsgrad` of a single group, or of a group from a checkpoint, is not checked.
 Changes: such a job ends in its first step. To continue as before, also from its checkpoint, it leaves `amsgrad` out; to
     use it, it sets `"torch_adam": true`, and `"zero_force_ds_cpu_optimizer": false` beside the optimizer.
 Workaround: Scripts pass torch's AdamW and set `"zero_force_ds_cpu_optimizer": false`. Both can stay.

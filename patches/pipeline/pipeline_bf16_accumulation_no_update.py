@@ -5,7 +5,7 @@ Why: BF16_Optimizer updates weights in fp32. It assigned their gradients once, w
     again. So no step finds gradients, and the optimizer skips all weights. The loss never falls. Only pipelines may use
     this optimizer with that dtype.
 How: before the step, the weights get the accumulated gradients in fp32; after it, these are removed again.
-Changes: such a job trains. A checkpoint written without the patch has the initial weights: start anew.
+Changes: such a job trains. A checkpoint written without the patch has the initial weights: start over.
 Workaround: Scripts wrap the inner optimizer's `step` to give the fp32 weights their gradients, or leave
     `grad_accum_dtype` out. Both can stay.
 """

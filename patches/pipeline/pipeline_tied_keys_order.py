@@ -9,8 +9,8 @@ How: the groups are made in the order in which the keys appear in the list of la
 Changes: jobs whose ranks had different orders, which changes from start to start. A checkpoint of such a job has
     different weights in each stage of a key: when it is loaded, all stages take those of the first one, with or without
     the patch, and training should be restarted.
-Workaround: All ranks are started with the same PYTHONHASHSEED, or the keys have a hash of their own that is the same in
-    all processes. Both can stay.
+Workaround: All ranks are started with the same PYTHONHASHSEED, or the keys define a hash that is the same in all
+    processes. Both can stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OneCycle, which cycles momentum by default, replaces Adam's beta2 by 0.99.
 
 Why: the schedule keeps the momenta as pairs of betas, the second of which is the constant 0.99, and writes both into
-    the optimizer, first when it is made. beta2 from the config, or its default of 0.999, never takes effect. Nothing
-    shows it.
+    the optimizer, first when it is made. beta2 from the config, or its default of 0.999, never takes effect. There is
+    no error.
 How: the pairs get each group's own beta2, as it is when the schedule is made. beta1 is cycled, as documented.
 Changes: jobs with OneCycle, cycle_momentum and an optimizer whose beta2 is not 0.99: the second moments decay with the
     configured beta2. One that resumes from a checkpoint written without the patch does so from its second step on at

@@ -7,7 +7,7 @@ Why: TiledFusedLogitsLoss computes gradients in its forward pass even where none
 How: the gradients are computed if the hidden states require them, or if the module is in training mode and its weights
     require them. Training is as before.
 Changes: jobs that evaluate with TiledFusedLogitsLoss while they train: the head is trained with the training data
-    alone. A checkpoint that was written without the patch loads, and training goes on from there.
+    alone. A checkpoint written without the patch loads, and training continues from there.
 Workaround: Evaluations compute the loss without TiledFusedLogitsLoss, or are followed by `engine.zero_grad()`. Both can
     stay.
 """

@@ -4,7 +4,7 @@ Why: `torch.chunk` makes fewer tiles than requested if the last ones would be em
     for 1,000 tokens and 64 shards. The backward pass of TiledMLP tells ZeRO that the gradients are complete at the tile
     that has the number `shards`, which does not exist. So ZeRO never reduces the gradients of the tiled weights. ZeRO-1
     and ZeRO-2 train them with each rank's own gradient, ZeRO-3 not at all. The loss is correct, and nothing fails.
-How: the gradients are complete at the last tile that there is. Each rank then reduces them once in each backward pass,
+How: the gradients are complete at the last existing tile. Each rank then reduces them once in each backward pass,
     however many tiles it has.
 Changes: jobs with ZeRO whose token counts make fewer tiles than shards: the tiled weights are trained with the gradient
     of all ranks. A checkpoint written without the patch loads, and training continues with this gradient.

@@ -1,8 +1,8 @@
 """ZeRO-1/2: a bucket filled by several streams is reduced before all of them have written to it.
 
 Why: with recent PyTorch (seen with 2.13) and DeepSpeed 0.16.6 and newer, a gradient is copied into the bucket on the
-    stream that its layer was computed on (`torch.compile`, models that use streams of their own). Before a full bucket
-    is averaged, only the then current stream is waited for: what the others have not yet written is whatever the buffer
+    stream that its layer was computed on (`torch.compile`, models with their own streams). Before a full bucket is
+    averaged, only the then current stream is waited for: what the others have not yet written is whatever the buffer
     held before, often another bucket's averaged gradients. 0.19.3 waits for all streams, but only with `overlap_comm`;
     0.19.8 also with optimizer offload.
 How: before it copies, a gradient's stream waits for the previous gradient's stream if that is a different one. Backward

@@ -5,9 +5,9 @@ Why: such a gradient is reduced in place on `overlap_comm`'s reduction stream, a
     before the first one is averaged: nan, or losses that differ from run to run. From 0.17.5 to 0.18.4 the backward
     pass waits for each reduction; 0.19.0 and 0.19.8 tell PyTorch in some cases. Through 0.12.3 only jobs with another
     `communication_data_type`, or with optimizer offload, are affected.
-How: PyTorch is told (`record_stream`) that the reduction stream uses the gradient, so its memory is not given away
-    before that stream is done. No stream waits; the gradient's memory is free somewhat later. ZenFlow has a method of
-    its own, which is not changed.
+How: PyTorch is told (`record_stream`) that the reduction stream uses the gradient, so its memory is not reused before
+    that stream is done. No stream waits; the gradient's memory is free somewhat later. ZenFlow has its own method,
+    which is not changed.
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without
     the patch loads, but its weights were trained on such gradients.
 Workaround: The config sets `"overlap_comm": false`. That can stay.

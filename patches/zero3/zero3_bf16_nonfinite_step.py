@@ -4,7 +4,7 @@ Why: `bf16.check_grad_overflow` (added in 0.17.1; on by default since 0.19.3) pr
     gradients is skipped. ZeRO-1 and ZeRO-2 skip it; ZeRO-3 checks its gradients only with fp16. After one such
     gradient, of one micro-batch, parameters and optimizer state stay nan. Nothing fails.
 How: where the setting is on, the gradient norm, which each step computes anyway and which is -1 where a gradient is not
-    finite, is computed first and read by the host: the step is skipped on all ranks, as with fp16, counted in
+    finite, is computed first and read by the host: the step is skipped on all ranks, as with fp16: it counts in
     `skipped_steps`, the gradients are dropped and the learning rate schedule does not advance. The 1st, 10th, 100th …
     skipped step is logged as a warning. ZenFlow and SuperOffload, which step differently, are unchanged.
 Changes: where the setting is on (the default since 0.19.3), a step with an inf or nan gradient is skipped; all others

@@ -5,8 +5,8 @@ Why: ZeRO-3 asserts in each module's backward pass that it is in training mode. 
     in `eval()`, and gradients of inputs in an evaluation. It hides a second failure: modules in training mode and in
     evaluation mode have separate coordinators, and neither can wait for what the other has prefetched: "AssertionError:
     {…, 'status': 'INFLIGHT', …}" in the forward pass.
-How: when a job first meets either, the coordinator for training takes over all modules, as in 0.15.4, and records a new
-    trace, once. Jobs that meet neither keep both. Through 0.15.2 alternating between training and evaluation needs
+How: when a job first runs into either, the training coordinator takes over all modules, as in 0.15.4, and records a new
+    trace, once. Other jobs keep both. Through 0.15.2 alternating between training and evaluation needs
     zero3_inflight_params as well. All ranks must have the same modules in `eval()` and pass gradients through the same
     ones, or they wait for each other, as in 0.15.4.
 Workaround: Scripts leave the module in training mode and set the probability of its dropout to 0. It can stay.

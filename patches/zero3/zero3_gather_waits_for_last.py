@@ -1,6 +1,6 @@
 """ZeRO-3 with gloo: several parameters gathered at once are used before all of them have arrived.
 
-Why: the parameters that stay gathered are gathered anew after each step, several at once, and so are those of
+Why: the parameters that stay gathered are gathered again after each step, several at once, and so are those of
     `GatheredParameters([…])`. DeepSpeed starts one all-gather per parameter and waits for the last one only. NCCL
     completes them in order; gloo, on CPU ranks, runs them on several threads, and the last one may finish first: for a
     moment another parameter is whatever its memory held before. Losses and weights are garbage or nan, in a few runs.

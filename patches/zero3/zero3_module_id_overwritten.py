@@ -1,7 +1,7 @@
 """ZeRO-3 overwrites every module's attribute `id`: a model that uses its own gives wrong results.
 
-Why: DeepSpeed numbers the modules of the model, and keeps the number as `module.id`. A module that has an `id` of its
-    own, such as the index of its layer, its device or its expert, reads the number instead. Nothing fails.
+Why: DeepSpeed numbers the modules of the model, and keeps the number as `module.id`. A module with its own `id`, such
+    as the index of its layer, its device or its expert, reads the number instead. Nothing fails.
 How: the number is kept as `module.ds_id`, as since 0.16.4. The numbers are the same, and a module has an attribute `id`
     only if the model gave it one. Modules without `ds_id`, numbered by another package's hooks (ONNX Runtime's for
     ZeRO-3), are still identified by `id`.

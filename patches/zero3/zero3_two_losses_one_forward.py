@@ -3,8 +3,8 @@
 Why: ZeRO-3 copies a gradient into its buffer in the first micro-batch of a step and adds it in later ones. Through
     0.18.4 the end of a backward pass counted micro-batches; since 0.18.5 the next forward pass does. A second backward
     pass before it (two losses of one forward pass, each with its own `backward`) copies again: the gradient of the
-    first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation the first
-    micro-batch of each step is the one that loses it.
+    first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation only the first
+    micro-batch of each step is affected.
 How: adds for the parameters that have had a gradient since the last forward pass, `zero_grad` or step. A gradient that
     the script discards before the second backward pass stays discarded: `torch.nn.Parameter.grad` is a property
     meanwhile that records it; a script that reads or sets `.grad` there may or may not discard, and loses the first

@@ -6,11 +6,11 @@ Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__in
     differ from run to run. A module of such a class (`class Head(nn.Linear): pass`) that is made later without
     zero.Init, in a reference or reward model for example, has its own parameters partitioned: `state_dict()` has empty
     tensors for them, and a forward pass or `load_state_dict` ends with a size mismatch.
-How: a class that had no `__init__` of its own has none afterwards, and inherits that of its base class again. Inside
-    zero.Init nothing is changed.
+How: a class without its own `__init__` has none afterwards, and inherits its base class's again. Inside zero.Init
+    nothing is changed.
 Changes: modules of such classes that are made after a zero.Init have their weights. A checkpoint that was written
-    without the patch has empty ones for them: make them anew.
-Workaround: Scripts give the class an `__init__` of its own, which calls `super().__init__`, or make the model before
+    without the patch has empty ones for them: create them again.
+Workaround: Scripts give the class its own `__init__`, which calls `super().__init__`, or make the model before
     zero.Init. Both can stay.
 """
 
