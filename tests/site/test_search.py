@@ -14,10 +14,8 @@ TRACEBACKS = re.findall(r"^=== (.+)-[\d.]+\n((?:(?!=== ).*\n)+)", RECORDED.read_
 
 QUERIES = {
     "recomputed metadata": "zero3_checkpoint_recompute",  # a message
-    "cannot import name 'BUFSIZE' from 'numpy'": "numpy_bufsize",
     "grad norm": "clip_grad_norm_type",
     "zero 2 gradient accumulation, only the last micro-batch": "zero2_accumulation_drops_microbatches",  # a title
-    "pipeline: gradients too large by the number of micro-batches": "pipeline_accumulation_unscaled",  # of the same bug
     "reduce_bucket_size": "zero_reduce_bucket_size_zero",  # a config key
     "8224": "dict_output_double_scaling",  # what upstream calls it
     "https://github.com/deepspeedai/DeepSpeed/issues/8224": "dict_output_double_scaling",
