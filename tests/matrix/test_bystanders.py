@@ -571,6 +571,7 @@ class TestCommand:
 
         def recording_patch(record, trials, patch_id, every, at_a_time):
             found["every"] = len(every)
+            found["on"] = record.release
             return found["reached"]
 
         monkeypatch.setattr(records, "load", Record)
@@ -578,11 +579,11 @@ class TestCommand:
         monkeypatch.setattr(running, "jobs", recording_jobs)
         monkeypatch.setattr(running, "patch", recording_patch)
 
-        def ask(*arguments, status=0, **known):
+        def ask(*arguments, status=0, releases=(space.WHOLE,), **known):
             found.update(known)
             parser = argparse.ArgumentParser()
             command.add_arguments(parser)
-            assert command.run(parser.parse_args(["run", space.WHOLE, *arguments])) == status
+            assert command.run(parser.parse_args(["run", *releases, *arguments])) == status
             return found
 
         return ask
@@ -599,6 +600,13 @@ class TestCommand:
     def test_a_patch_for_other_releases_is_refused(self, asked):
         with pytest.raises(Complaint, match=r"universal_checkpoint_local_rank does not apply to deepspeed 0\.18\.9"):
             asked("--patch", "universal_checkpoint_local_rank")
+
+    @pytest.mark.parametrize(
+        ("patch_id", "release"),
+        [(EMPTY, space.WHOLE), ("zero3_offload_clip_device", "0.14.2")],
+    )
+    def test_without_a_release_a_patch_is_judged_where_its_record_is(self, asked, patch_id, release):
+        assert asked("--patch", patch_id, releases=())["on"] == release
 
     def test_pinned_cannot_be_combined_with_a_patch(self, asked):
         with pytest.raises(Complaint, match="--pinned records nothing"):
