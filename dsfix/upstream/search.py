@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ..catalogue.registry import Entry
-from .coverage import Bug
+from .coverage import Bug, Cover
 
 _TITLE, _KEYS, _WORDS = 4, 2, 1  # what a word in these texts is worth
 _SATURATED, _LENGTH = 2, 0.4  # of BM25, k1 and b
@@ -24,7 +25,8 @@ SAME = {
         r"(\w+): ([^;]+)",
         """gradient: grad; parameter: param; accumulate: accum gas; rate: lr; checkpoint: ckpt; optimizer: optim;
         memory: oom; leak: leakage; hang: stuck deadlock; slow: slower slowdown; wrong: incorrect; fp16: float16;
-        bf16: bfloat16; fp32: float32; rotary: rope; evaluate: eval; expert: moe; ulysses: sp; pipeline: pp""",
+        bf16: bfloat16; fp32: float32; rotary: rope; evaluate: eval; expert: moe; ulysses: sp; pipeline: pp;
+        small: smaller tiny low lower; large: larger big bigger high higher huge; divide: half halved double twice""",
     )
     for other in others.split()
 }
@@ -44,21 +46,25 @@ _ZERO = re.compile(r"\b(?:zero|stage|z)[ =_-]*([0-3])(?:(?: ?/ ?| (?:and|or|to) 
 _ENDING = re.compile(r"(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$")
 
 
-def search(query: str, bugs: Iterable[Bug], entries: Mapping[str, Entry]) -> list[Bug]:
-    """The bugs that score at least half of what the best one does, the best first."""
-    texts = {bug: _worth(bug, entries) for bug in bugs}
-    lengths = {bug: sum(text.values()) for bug, text in texts.items()}
+def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> list[Bug]:
+    """The bugs that score at least half of what the best one does, the best first, each with its best patch first."""
+    pairs: list[tuple[Bug, Cover | None]] = [(bug, cover) for bug in bugs for cover in bug.covers or (None,)]
+    texts = {pair: _worth(*pair, entries) for pair in pairs}
+    lengths = {pair: sum(text.values()) for pair, text in texts.items()}
     average = sum(lengths.values()) / max(1, len(lengths))
     scores = dict.fromkeys(texts, 0.0)
     for word in set(words(query)):
-        having = {bug: text[word] for bug, text in texts.items() if text[word]}
+        having = {pair: text[word] for pair, text in texts.items() if text[word]}
         rare = math.log(1 + (len(texts) - len(having) + 0.5) / (len(having) + 0.5))
-        for bug, worth in having.items():
-            long = 1 - _LENGTH + _LENGTH * lengths[bug] / average
-            scores[bug] += rare * worth / (worth + _SATURATED * long)
-    best = max(scores.values(), default=0)
-    found = [bug for bug, score in scores.items() if score > 0 and score >= _LEAST * best]
-    return sorted(found, key=lambda bug: (-scores[bug], bug.row.worst))
+        for pair, worth in having.items():
+            long = 1 - _LENGTH + _LENGTH * lengths[pair] / average
+            scores[pair] += rare * worth / (worth + _SATURATED * long)
+    best: dict[Bug, float] = {}
+    for (bug, _), score in scores.items():
+        best[bug] = max(score, best.get(bug, 0))
+    least = _LEAST * max(best.values(), default=0)
+    found = sorted((bug for bug in best if 0 < best[bug] >= least), key=lambda bug: (-best[bug], bug.row.worst))
+    return [replace(bug, covers=tuple(sorted(bug.covers, key=lambda cover: -scores[bug, cover]))) for bug in found]
 
 
 def words(text: str) -> list[str]:
@@ -84,16 +90,15 @@ def _stem(word: str) -> str:
 _SAME_STEMS = {each: _stem(word) for other, word in SAME.items() for each in (other, _stem(other))}
 
 
-def _worth(bug: Bug, entries: Mapping[str, Entry]) -> Counter[str]:
-    """Word -> what it is worth in the bug's texts."""
-    own, row = [entries[cover.id] for cover in bug.covers], bug.row
-    stories = (f"{each.patch.symptom} {each.docstring}" for each in own)
+def _worth(bug: Bug, cover: Cover | None, entries: Mapping[str, Entry]) -> Counter[str]:
+    """Word -> what it is worth in the texts of the bug and of one patch for it, which has a title of its own."""
+    row, texts = bug.row, [(_TITLE, bug.row.bug), (_KEYS, f"{bug.row.severity} {bug.row.area}")]
+    if cover:
+        patch = entries[cover.id].patch
+        texts = [(_TITLE, patch.title), (_KEYS, f"{row.severity} {row.area} {cover.id} {row.bug}")]
+        texts.append((_WORDS, f"{patch.symptom} {entries[cover.id].docstring}"))
     found = Counter[str]()
-    for worth, texts in (
-        (_TITLE, [row.bug, *(each.patch.title for each in own)]),
-        (_KEYS, [row.severity, row.area, *(each.id for each in own)]),
-        (_WORDS, stories),
-    ):
-        for word in set(words(" ".join(texts))):
+    for worth, text in texts:
+        for word in set(words(text)):
             found[word] += worth
     return found

@@ -58,7 +58,7 @@ def span(bug: Bug, table: Table) -> str:
 def of_row(bug: Bug, table: Table, signatures: Mapping[str, Signature], torch: Sequence[str]) -> str:
     """The page of a row."""
     row, releases = bug.row, [str(each) for each in table.releases]
-    links = "".join(f"- <{link}>\n" for link in row.urls)
+    links = "".join(f"- [{text.short_link(link)}]({link})\n" for link in row.urls)
     return "\n".join(
         (
             f"---\norphan: true\n---\n\n# {text.escape(row.bug)}\n",
@@ -83,7 +83,7 @@ def _helps(bug: Bug, table: Table, signatures: Mapping[str, Signature]) -> Itera
             yield f"- [{text.escape(one.title)}](../messages/{each}.md): {told}"
         elif kind in RULES:
             told = f"`python -m dsfix {kind}{' ds_config.json' * (kind == 'check')}` reports it (`{each}`)"
-            yield f"- {told}: {text.escape(RULES[kind][each].remedy)}"
+            yield f"- {told}: {text.escape(RULES[kind][each].remedy)}."
     if row.last:
         following = table.releases[table.releases.index(row.last) + 1]
         yield f"- DeepSpeed {following} or later does not have it."

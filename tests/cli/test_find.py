@@ -34,6 +34,19 @@ def test_words_lead_to_the_bug(environment, words, patch):
 
 
 @pytest.mark.parametrize(
+    ("release", "words", "patch"),
+    [
+        ("0.14.2", "WarmupLR: the first step is too large", "warmup_first_step"),
+        ("0.14.2", "WarmupCosineLR: the first step is too large", "warmup_cosine_first_step"),
+        ("0.18.2", "zero 2 accumulation, only the last micro-batch counts", "zero2_accumulation_drops_microbatches"),
+        ("0.18.2", "pipeline: gradients too large by the number of micro-batches", "pipeline_accumulation_unscaled"),
+    ],
+)
+def test_of_the_patches_for_one_bug_the_one_that_fits_is_named(environment, release, words, patch):
+    assert find(environment.install(release), *words.split())[0][0] == f"patch {patch}"
+
+
+@pytest.mark.parametrize(
     "name", [FLAGSHIP.upper(), "5461", "#5461", "https://github.com/deepspeedai/DeepSpeed/issues/5461"]
 )
 def test_ids_and_numbers(environment, name):

@@ -7,6 +7,7 @@ import pytest
 
 from dsfix.guards import dispatch
 from dsfix.settings import Settings
+from tests.samples import prints, sample
 
 MODEL = '''
 class Device:
@@ -166,6 +167,13 @@ def test_several_devices_stop_the_job_before_the_engine_is_made(job):
     assert "  cuda:0: b0\n  cuda:1: b1, b2\n" in message
     assert "without device_map" in message
     assert "DSFIX_DEVICE_MAP=repair" in message
+
+
+def test_the_sample_in_the_docs(job):
+    devices = {"embed_tokens": 0, "layers.0": 0, "layers.1": 1, "rotary_emb": 0}
+    parts = ", ".join(f"'model.{name}': Module(Hook({device}))" for name, device in devices.items())
+    told = job(f"tell(start(Model({{{parts}}})))", LOCAL_RANK="0")
+    assert prints(f"dsfix.guards.GuardError: {told.value}", sample("guards.md", "dsfix.guards.GuardError")), told.value
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ import types
 
 import pytest
 
+from dsfix.guards import placement_report
 from dsfix.guards.placement_report import Misplaced, PlacementReport, move_buffers
+from tests.samples import prints, sample
 
 
 def misplaced(path, why="left", kind="buffer", device="cpu"):
@@ -34,6 +36,16 @@ def test_tensors_are_grouped_by_cause():
         "    why: plain",
         "    remedy: remedy of plain",
     ]
+
+
+def test_the_sample_in_the_docs():
+    left, plain = placement_report._LEFT_BEHIND, placement_report._PLAIN
+    text = report(
+        Misplaced("talker", "window", "buffer", (400,), "float32", "cpu", *left),
+        Misplaced("talker", "filters", "buffer", (80, 201), "float32", "cpu", *left),
+        Misplaced("talker", "gain", "attribute", (16,), "float32", "cpu", *plain),
+    ).text()
+    assert prints(f"[dsfix] WARNING: {text}", sample("guards.md", "[dsfix] WARNING: 3 tensors")), text
 
 
 def test_it_is_a_collection():

@@ -54,3 +54,8 @@ def test_every_bug_has_its_page():
     ids = [f"bugs/{each}.html" for each in registry.catalogue()]
     rows = [f"bugs/{known.name(each)}.html" for each in command.rows() if not each.row.key.startswith("patch/")]
     assert [each for each in (*ids, *rows) if not (command.CHECKOUT / "site" / each).is_file()] == []
+
+
+def test_an_option_has_two_dashes_outside_of_code_too():
+    page = command.CHECKOUT / "site" / "messages" / "cuda_home_missing.html"
+    assert "with --no-build-isolation" in page.read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ release = dsfix.__version__
 extensions = ["myst_parser"]
 exclude_patterns = ["_static"]
 myst_heading_anchors = 4
+smartquotes = False  # "--option" is no dash
 html_theme = "furo"
 html_title = "dsfix"
 html_static_path = ["_static"]
