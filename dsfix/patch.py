@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 RAN = "ran"
-"""The effect of an Edit whose code has run: whether a result changed, only the device knows."""
+"""The effect of an Edit that reports only that its code ran, because only the device knows whether a result changed."""
 
 EFFECTS = "_dsfix_effects"
-"""The name of `dsfix.process.effects` in edited modules: an import would cost more than all the rest of what tells."""
+"""The name of `dsfix.process.effects` in edited modules, because an import statement would cost more than the check."""
 
 
 class Severity(enum.Enum):
@@ -57,10 +57,10 @@ class Edit(_Targeted):
     ``i not in x`` are equal); a body that is only ``...`` matches any body. It must occur exactly `count` times.
     `code` takes the anchor's line numbers. It may call the functions in `uses` by their names.
 
-    effect: what it did, a short phrase in the past tense, which is told the first time that `code`, or the statement
-    around an expression, is reached and `when` holds: exactly where the result is about to differ from unpatched
-    DeepSpeed's. `when` reads no value from a device, and knows no `uses`. RAN where only the device knows. "" where a
-    function of `uses` calls `took_effect`.
+    effect: a short past-tense phrase for the log, reported once, when `code` (or the statement around an expression)
+    is first reached with `when` true, i.e. when the result first differs from unpatched DeepSpeed's. `when` must not
+    read values from a device or call functions in `uses`. RAN if only the device knows. "" if a function in `uses`
+    calls `took_effect`.
     """
 
     target: str
@@ -80,7 +80,7 @@ class Edit(_Targeted):
 
     @property
     def anchor(self) -> str:
-        """The source of the anchor, whichever of the three places it marks."""
+        """The source of the anchor, whether code goes after it, before it or in its place."""
         return self.after or self.before or self.replace or ""
 
     @property
@@ -90,7 +90,7 @@ class Edit(_Targeted):
         return "".join(imports) + textwrap.dedent(self.code)
 
     def telling(self, patch_id: str) -> str:
-        """The statement before `code` that tells its effect, the first time only."""
+        """The statement before `code` that reports its effect, the first time only."""
         if not self.effect:
             return ""
         new, call = "untold", f"took_effect({patch_id!r}, {self.effect!r})"

@@ -141,7 +141,7 @@ def _loaded_summaries() -> list[list[object]] | None:
 
 
 def entry(summary: Summary) -> Entry:
-    """The patch itself. Raises ImportError where it cannot be loaded any longer."""
+    """The patch itself. Raises ImportError if it can no longer be loaded."""
     found = _entry(summary.id, summary.module, summary.distribution)
     if isinstance(found, Broken):
         raise ImportError(found.reason)
@@ -158,7 +158,7 @@ def _by_id(loaded: Iterable[_Known | Broken]) -> tuple[dict[str, _Known], tuple[
         if isinstance(each, Broken):
             broken.append(each)
         elif each.id in known:
-            broken.append(Broken(each.id, f"{_name(known[each.id])} has this id, too, and is used"))
+            broken.append(Broken(each.id, f"{_name(known[each.id])} has the same id and takes precedence"))
         else:
             known[each.id] = each
     return known, tuple(broken)
@@ -186,7 +186,7 @@ def _package() -> tuple[ModuleType | None, str]:
 
 
 def _modules(package: ModuleType) -> list[str]:
-    """The names of a package's patches, inside it and in its folders, by id; what begins with "_" is none."""
+    """The names of a package's patches, in it and in its folders, sorted by id; names beginning with "_" are skipped."""
     names = []
     for each in pkgutil.iter_modules(package.__path__):
         folders = [os.path.join(place, each.name) for place in package.__path__]
@@ -229,7 +229,7 @@ def _entry(patch_id: str, name: str, distribution: str = _OWN) -> Entry | Broken
 
 
 def _of_a_forgotten_dsfix(patch: object) -> bool:
-    """Whether a plug-in's module has outlived the dsfix that loaded it, which was removed from sys.modules."""
+    """Whether a plug-in's module was imported by an earlier dsfix, since removed from sys.modules."""
     kind = type(patch)
     return kind is not Patch and (kind.__module__, kind.__qualname__) == (Patch.__module__, Patch.__qualname__)
 
@@ -243,7 +243,7 @@ def _tried(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]:
         return load(), ""
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # one broken file must not cost the others, even if it calls sys.exit
+    except BaseException as error:  # one broken file must not affect the others, even if it calls sys.exit
         return None, describe(error)
 
 

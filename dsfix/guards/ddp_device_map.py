@@ -60,7 +60,7 @@ def before(call: Call) -> None:
         refuse(found, f"{here}, which was passed to DistributedDataParallel as device_ids", REMEDY)
     elif wrong:
         log.warn(
-            "device_map placed the model on several devices, and this machine has too few for each of its processes to "
+            "device_map placed the model on several devices, and this machine has too few devices for each process to "
             f"have its own: NCCL stops a job whose processes share a device. {REMEDY} {OFF}"
         )
 
