@@ -186,7 +186,7 @@ def _package() -> tuple[ModuleType | None, str]:
 
 
 def _modules(package: ModuleType) -> list[str]:
-    """The names of a package's patches, in it and in its folders, sorted by id; names beginning with "_" are skipped."""
+    """The names of a package's patches, in it and in its folders, sorted by id; a name with a leading "_" is skipped."""
     names = []
     for each in pkgutil.iter_modules(package.__path__):
         folders = [os.path.join(place, each.name) for place in package.__path__]

@@ -35,7 +35,9 @@ _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 lock = threading.RLock()
-names: dict[str, Any] = {}  # added to edited modules and never removed: calls of a reverted function may still be running
+names: dict[
+    str, Any
+] = {}  # added to edited modules and never removed: calls of a reverted function may still be running
 _sites: dict[FunctionType, _Site] = {}
 
 

@@ -89,7 +89,11 @@ def _announce(engine: Engine) -> None:
     counts, about = [], versions.described("deepspeed", "torch")
     for outcome in Outcome:
         ids = [state.summary.id for state in engine.states.values() if state.outcome is outcome]
-        why = ", ".join(ids) if outcome.trouble else "waiting for their modules to be imported" * (outcome is Outcome.PENDING)
+        why = (
+            ", ".join(ids)
+            if outcome.trouble
+            else "waiting for their modules to be imported" * (outcome is Outcome.PENDING)
+        )
         if ids:
             counts.append(f"{len(ids)} {outcome.value}" + (f" ({why})" if why else ""))
     log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")

@@ -1,4 +1,4 @@
-"""What dsfix has for each known bug: which patch is for which of its releases, from the patches' own declarations."""
+"""How dsfix handles each known bug on each release, from the patches' own declarations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import BY_NAME, Row, Table
 
 
 class CoverageState(enum.Enum):
-    """What dsfix has for one bug on one release."""
+    """How dsfix handles one bug on one release."""
 
     PATCHED = "patched"
     IN_PART = "patched in part"
@@ -56,7 +56,7 @@ class Cover:
 
 @dataclass(frozen=True)
 class Answer:
-    """What dsfix has for a bug on one release. by: "patch ID", "explain NAME"; why: a reason, or ""."""
+    """How dsfix handles a bug on one release. by: "patch ID", "explain NAME"; why: a reason, or ""."""
 
     state: CoverageState
     by: tuple[str, ...]
@@ -65,13 +65,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Bug:
-    """A row with the patches for it; where only a patch knows the bug, the row is made of the patch."""
+    """A row with its patches; if the bug is known only from a patch, the row is generated from it."""
 
     row: Row
     covers: tuple[Cover, ...]
 
     def on(self, release: Version) -> Answer:
-        """What dsfix has on this release, which has the bug."""
+        """How dsfix handles it on this release, which has the bug."""
         reasons = dict(self.row.states)
         why = next((reasons[kind] for kind in _BY_HAND if kind in reasons), "")
         named = tuple(f"{kind} {name}" for kind, name in self.row.states if kind in BY_NAME and kind != "patch")
@@ -90,7 +90,7 @@ class Bug:
 
 
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
-    """All known bugs: the table's, and those that only patches know, a plug-in's included; worst first."""
+    """All known bugs, worst first: the table's and those known only from patches, including plug-ins'."""
     own = {name: entry for name, entry in entries.items() if entry.distribution == "dsfix"}
     found, used = [], set()
     for row in table.rows:

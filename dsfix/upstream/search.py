@@ -17,7 +17,7 @@ _TITLE, _KEYS, _WORDS = 4, 2, 1  # what a word in these texts is worth
 _SATURATED, _LENGTH = 2, 0.4  # of BM25, k1 and b
 _LEAST = 0.5  # of what the best bug scores
 
-#: What people call the same thing, as one word.
+#: Synonyms, mapped to one word.
 SAME = {
     other: word
     for word, others in re.findall(
@@ -28,7 +28,7 @@ SAME = {
     )
     for other in others.split()
 }
-#: Words that tell nothing.
+#: Stop words.
 NOTHING = set(
     re.findall(
         r"\w+",
@@ -62,7 +62,7 @@ def search(query: str, bugs: Iterable[Bug], entries: Mapping[str, Entry]) -> lis
 
 
 def words(text: str) -> list[str]:
-    """Stems, without what tells nothing; ZeRO-3, "zero 3" and "stage 3" are "zero3"."""
+    """Stems without stop words; ZeRO-3, "zero 3" and "stage 3" become "zero3"."""
     plain = _ZERO.sub(
         r" zero\1 zero\2 ", _VERSION.sub(" ", re.sub("ZeRO|DeepSpeed", lambda name: name[0].lower(), text))
     )

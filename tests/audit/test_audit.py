@@ -513,8 +513,8 @@ def test_text_of_a_fix():
     ("difference", "words"),
     [
         (Difference("training", "loss", 0, (), 2.5, 2.0, 0.25, 1e-6), "from step 1 on, the loss: 2.5, PyTorch: 2"),
-        (Difference("training", "skipped", 2, (), 0.0, 1.0, 1.0, 0.0), "it is not, but should be"),
-        (Difference("training", "skipped", 2, (), 1.0, 0.0, 1.0, 0.0), "it is, but should not be"),
+        (Difference("training", "skipped", 2, (), 0.0, 1.0, 1.0, 0.0), "not skipped, but should be"),
+        (Difference("training", "skipped", 2, (), 1.0, 0.0, 1.0, 0.0), "skipped, but should not be"),
         (Difference("training", "error", 0, (), 0, 0, 0, 0, "RuntimeError: x"), "step 1 fails with RuntimeError: x"),
         (Difference("resume", "state exp_avg", 3, ("w",), 1.0, 2.0, 0.5, 0.1), "the optimizer's exp_avg of w"),
         (Difference("zero_to_fp32", "parameters", 3, tuple("abcde"), 1, 2, 0.5, 0.1), "of a, b, c and 2 more"),
@@ -533,7 +533,7 @@ def test_text_of_a_remaining_bug():
     found = Bench(plan_of(), MANY, lambda plan, patches: [WRONG]).search()
     assert (found.fixes, found.complete) == ([], True)
     text = text_of(AuditVerdict((WRONG,), 30, patches=tuple(MANY)), AuditVerdict((WRONG,), 30), found)
-    assert "No patch of dsfix fixes it." in text
+    assert "No dsfix patch fixes it." in text
 
 
 def test_text_of_a_wrong_patch_and_of_no_comparison():
@@ -626,7 +626,7 @@ def audit(environment):
     [
         ("return AuditVerdict((), 10, patches=patches)", 0, "agrees with PyTorch within rounding (10 comparisons)"),
         (FIXED, 0, "Fixed by dsfix"),
-        (REMAINS, 1, "No patch of dsfix fixes it."),
+        (REMAINS, 1, "No dsfix patch fixes it."),
         ("return AuditVerdict(failed='timed out after 120 s')", 1, "nothing compared: timed out after 120 s"),
     ],
 )

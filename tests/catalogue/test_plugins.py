@@ -35,7 +35,7 @@ def test_patches_lie_in_folders(own):
     told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
     assert told.value == [3, {"cure": "pending", "acme:one": "applied", "acme:two": "pending"}]
     assert [each.partition(": ")[2] for each in told.warnings] == [
-        "patch acme:one cannot be loaded and is skipped: acme.area.one has this id, too, and is used"
+        "patch acme:one cannot be loaded and is skipped: acme.area.one has the same id and takes precedence"
     ]
 
 
@@ -160,7 +160,7 @@ def test_two_patches_of_one_name_in_a_distribution(own):
     told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
     assert told.value == [4, {"cure": "pending", "acme:same": "applied"}]
     assert len(told.warnings) == 1
-    assert "acme.a.same has this id, too, and is used" in told.warnings[0]
+    assert "acme.a.same has the same id and takes precedence" in told.warnings[0]
 
 
 def test_the_first_installation_on_the_path_counts_once(own, tmp_path):

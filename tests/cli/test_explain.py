@@ -297,6 +297,6 @@ def test_a_patch_that_only_removes_a_message_is_not_offered_as_a_cure(environmen
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     shown = one_line(environment.install("0.14.2").dsfix("explain", log(masked)))
     assert "Consequence of an unrecognised error optimizer_del_masks_error" in shown
-    assert "(it removes this message, not its cause)" in shown
+    assert "(this removes the message, not its cause)" in shown
     assert "the parameter list was empty" in shown
     assert "(it removes" not in one_line(environment.dsfix("explain", log(CLIP)))

@@ -56,4 +56,4 @@ def test_without_deepspeed_it_is_the_newest(environment):
 @pytest.mark.parametrize("words", [("qqqq",), ("#1",)])
 def test_nothing_is_known(environment, words):
     assert find(environment, *words) == ([], 4)
-    assert environment.dsfix("find", *words).stdout.startswith("Nothing is known of ")
+    assert environment.dsfix("find", *words).stdout.startswith("No known bug matches ")

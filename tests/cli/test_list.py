@@ -116,7 +116,7 @@ def test_of_bugs_that_a_config_meets(environment):
     file.write_text(json.dumps(content))
     done = environment.install().dsfix("list", "--config", "ds.json")
     assert groups(done) == {"crash": [FLAGSHIP]}
-    assert " patches for bugs that ds.json meets apply: 1 crash" in done.stdout
+    assert " patches for bugs that ds.json triggers apply: 1 crash" in done.stdout
     file.write_text(json.dumps({**content, "gradient_clipping": 0}))
     assert groups(environment.dsfix("list", "--config", "ds.json")) == {}
     file.write_text("{")

@@ -109,4 +109,4 @@ def test_a_release_that_there_is_not(environment, version, options):
 def test_a_job_has_its_own_release(environment, tmp_path):
     done = environment.dsfix("list", "--job", tmp_path, "--deepspeed", "0.14.2")
     assert done.returncode == 2
-    assert "--job goes with neither" in done.stderr
+    assert "--job cannot be combined with" in done.stderr

@@ -150,12 +150,12 @@ def test_without_a_command_all_are_shown(environment):
 
 
 @pytest.mark.parametrize(
-    ("command", "hint"), [("explian", "did you mean `explain`?"), ("qqq", "`python -m dsfix` shows them all")]
+    ("command", "hint"), [("explian", "did you mean `explain`?"), ("qqq", "`python -m dsfix` lists all commands")]
 )
 def test_an_unknown_command_is_answered_with_the_nearest(environment, command, hint):
     done = environment.dsfix(command, "train.log")
     assert done.returncode == 2
-    assert done.stderr == f"dsfix: there is no command {command!r}; {hint}\n"
+    assert done.stderr == f"dsfix: unknown command {command!r}; {hint}\n"
 
 
 def test_the_exit_statuses_are_documented(environment):

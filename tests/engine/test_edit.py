@@ -386,7 +386,7 @@ def test_tracebacks_show_the_lines_of_the_file(bench, declare, name):
             "and 1 times as the patch would make it",
         ),
         ("def f(x):\n    y = 1\n    y = 2\n", {"replace": "y = 1", "code": "y = 2"}, Outcome.DRIFTED, "as the patch"),
-        (PLAIN, {"after": "y = x + 1", "code": "yield y"}, Outcome.FAILED, "another kind of function"),
+        (PLAIN, {"after": "y = x + 1", "code": "yield y"}, Outcome.FAILED, "a different kind of function"),
         (PLAIN, {"after": "y = x + 1", "code": "await x"}, Outcome.FAILED, "SyntaxError"),
         (PLAIN, {"after": "y = x + 1", "code": "if:"}, Outcome.FAILED, "SyntaxError"),
         (PLAIN, {"replace": "x + 1", "code": "y = 1"}, Outcome.DRIFTED, "`x + 1` occurs 0 times"),

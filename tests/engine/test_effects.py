@@ -139,7 +139,7 @@ def test_ten_lines_and_a_count(world):
     )
     lines = [line for line in told.log if "took effect" in line]
     assert len(lines) == 11
-    assert lines[-1] == "[dsfix] INFO: 12 patches took effect, 2 of them after the lines above"
+    assert lines[-1] == "[dsfix] INFO: 12 patches took effect in total; 2 were not logged individually"
 
 
 def test_fork_begins_anew(telling):

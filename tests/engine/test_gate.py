@@ -51,7 +51,7 @@ def test_builds_are_judged_by_their_source(world, version):
     absent = "drifted" if version in BUILDS else "not-affected"
     assert outcomes == {"flaw": "applied", "fixed": "already-fixed", "other": absent}
     assert "no function f" in reasons["other"]
-    assert (version or "gives no version") in reasons["other"]
+    assert (version or "reports no version") in reasons["other"]
 
 
 def test_without_source_to_judge_by_a_build_is_left_alone(world):
@@ -146,7 +146,7 @@ def test_the_metadata_of_an_editable_install_is_about_its_own_source(world, shad
         ({"deepspeed": "<1", "python": ">=3"}, "applied", ""),
         ({"deepspeed": "<1", "python": "<3"}, "not-affected", "is outside <3"),
         ({"deepspeed": "<1", "nowhere": ">=1"}, "not-affected", "nowhere is not installed"),
-        ({"deepspeed": "<1", "odd": ">=1"}, "not-affected", "odd gives its version as 'odd one'"),
+        ({"deepspeed": "<1", "odd": ">=1"}, "not-affected", "odd reports the version 'odd one'"),
         ({"deepspeed": "<1", "nightly": ">=2.6"}, "not-affected", "nightly 2.6.0a0+git1 is outside"),
         ({"deepspeed": "<1", "nightly": ">=2.5"}, "applied", ""),
     ],

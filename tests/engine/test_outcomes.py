@@ -21,8 +21,8 @@ OUTCOMES = {
     ),
     "drifted": ('Edit("deepspeed.m:f", replace="x + 3", code="x + 4")', "", "", "`x + 3` occurs 0 times in f, not 1"),
     "conflict": (CURE, "", "import deepspeed.m; deepspeed.m.f = json.dumps", "has been replaced by json.dumps"),
-    "disabled": (CURE, "default=False", "", "off by default: DSFIX_ONLY=cure turns it on"),
-    "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "another kind of function"),
+    "disabled": (CURE, "default=False", "", "off by default; DSFIX_ONLY=cure enables it"),
+    "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "a different kind of function"),
 }
 TROUBLE = {"drifted", "conflict", "failed"}
 
@@ -156,9 +156,9 @@ def test_what_the_user_can_switch(simple, environment, value, words):
         ({"DSFIX_SEVERTIY": "1"}, "dsfix has no variable DSFIX_SEVERTIY (did you mean DSFIX_SEVERITY?): ignored"),
         ({f"DSFIX_{each}": "1" for each in range(9)}, ") and 6 more: ignored"),
         ({"DSFIX_SEVERITY": "crash imports"}, "DSFIX_SEVERITY: 'imports' is not one of wrong-result, crash"),
-        ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' is neither yes (1) nor no (0): ignored"),
-        ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' is neither yes (1) nor no (0): ignored"),
-        ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' is neither yes (1) nor no (0): ignored"),
+        ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' must be 1 or 0: ignored"),
+        ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' must be 1 or 0: ignored"),
+        ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' must be 1 or 0: ignored"),
         ({"DSFIX_LOG_LEVEL": "loud"}, "DSFIX_LOG_LEVEL='loud' is not one of DEBUG, INFO"),
     ],
 )
@@ -245,7 +245,7 @@ def test_revert(simple):
 def test_a_replacement_by_another_package_shows_in_the_report(simple):
     told = simple.run("import dsfix, deepspeed.m, json; deepspeed.m.f = json.dumps; tell([outcomes(), reasons()])")
     assert told.value[0] == {"cure": "conflict"}
-    assert "another package has replaced its target since" in told.value[1]["cure"]
+    assert "another package has since replaced its target" in told.value[1]["cure"]
 
 
 def _reports(world):

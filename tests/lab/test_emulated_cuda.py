@@ -189,7 +189,7 @@ before = selftest.fault()
 torch.nn.functional.layer_norm = lambda tensor, shape: tensor.cpu()
 print(json.dumps([before, selftest.fault()]))
 """
-    assert answer(source) == ["", "layer_norm computes something else than on the CPU"]
+    assert answer(source) == ["", "layer_norm gives a different result than on the CPU"]
 
 
 def test_torch_imported_first_is_an_error(emulated, answer):

@@ -15,7 +15,7 @@ _PARTLY_KNOWN = ("amp", "compression_training", "curriculum_learning", "data_eff
 _WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", "pipeline")
 _MANY = 4  # unread keys, of which each has a note
 _BLOCKS = ("zero_optimization", "fp16", "optimizer", "scheduler")
-_GENERAL = ("enabled", "type", "params", "dtype")  # names in several blocks: they tell nothing of where they belong
+_GENERAL = ("enabled", "type", "params", "dtype")  # names used in several blocks: they do not show where they belong
 
 
 def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
@@ -27,7 +27,7 @@ def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
         if len(path) > 1 and path[0] in _PARTLY_KNOWN:
             continue
         if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in LOSS_SCALE):
-            continue  # the keys of the block are unknown, or another rule reports it
+            continue  # the block's keys are unknown, or a different rule reports it
         yield path, above
 
 

@@ -30,7 +30,7 @@ def _fault() -> str:
     for name, function in functions.items():
         result = function(one)
         if result.device != one.device or not torch.equal(result.cpu(), function(host)):
-            return f"{name} computes something else than on the CPU"
+            return f"{name} gives a different result than on the CPU"
     try:
         one + host
     except RuntimeError as error:
@@ -45,4 +45,4 @@ def _fault() -> str:
         if torch.cuda.current_stream() != stream:
             return "a stream does not become the current one"
     torch.cuda.current_stream().wait_stream(stream)
-    return "" if torch.equal(twice.cpu(), host * 2) else "a stream computes something else"
+    return "" if torch.equal(twice.cpu(), host * 2) else "work on a stream gives a wrong result"

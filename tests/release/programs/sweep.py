@@ -45,7 +45,7 @@ def live_lines(module, qualname):
 
 
 def knows_again(module, qualname):
-    """Raises Refused where the function in memory is not what its file says."""
+    """Raises Refused if the function in memory does not match its file."""
     code = rewrite.find_function(module, qualname).__code__
     rewrite.imports_of(source.block_at(code.co_filename, code.co_firstlineno), qualname, code)
 
