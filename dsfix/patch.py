@@ -101,7 +101,7 @@ class Edit(_Targeted):
 
 @dataclass(frozen=True, eq=False)
 class Replace(_Targeted):
-    """Another object in place of a function, class or attribute: ``factory(original) -> replacement``.
+    """A replacement for a function, class or attribute: ``factory(original) -> replacement``.
 
     Aliases of the original in modules imported earlier follow.
     """
@@ -151,16 +151,16 @@ class Patch:
     title: one line, what users see, without a full stop.
     severity: what the bug does to a job.
     affects: PEP 440 specifiers per distribution, all of which must hold, e.g. ``{"deepspeed": ">=0.14.1,<0.14.3"}``.
-        A range that begins at 0.12.0 says nothing of earlier releases: none of them is run.
+        A range that begins at 0.12.0 says nothing about earlier releases, which have not been run.
     changes: the edits; all are made or none.
-    symptom: a regular expression that matches the traceback or log of a job with the bug; "" where nothing shows it.
+    symptom: a regular expression that matches the traceback or log of a job with the bug; "" if the bug is silent.
     upstream: link to an issue, pull request or commit -> what it did: "reported", "introduced", "fixed in 0.14.3".
-    fixed_in: the first release after the affected ones; None where the newest release has the bug.
-    present: evidence in the source that the bug is present; together with the anchors of the edits it must tell the
-        affected releases from all others without a version number, for forks and development builds.
+    fixed_in: the first release after the affected ones; None if the newest release has the bug.
+    present: evidence in the source that the bug is present; together with the edits' anchors it must distinguish the
+        affected releases from all others without the version number, for forks and development builds.
     fixed: evidence in the source that it is fixed already; any one suffices.
-    continued_by: the id of the patch for later releases, where they have the bug in other code.
-    config: whether a job meets the bug, as far as its config and model show (see `dsfix.job.Job`); None where they do
+    continued_by: the id of the patch for later releases that have the bug in different code.
+    config: whether a job triggers the bug, from its config and model (see `dsfix.job.Job`); None if they do
         not show it.
     default: False for a patch that applies only when it is named in DSFIX_ONLY.
     ranks, device: what `reproduce` needs; device is "cuda" (real or emulated) or "cpu".
@@ -189,12 +189,12 @@ class Patch:
         object.__setattr__(self, "modules", tuple(modules))
 
     def claims(self, release: str) -> bool:
-        """Whether `affects` has this release of DeepSpeed."""
+        """Whether `affects` includes this release of DeepSpeed."""
         return satisfies(self.affects.get("deepspeed", ""), release)
 
 
 class BugPresent(Exception):
-    """Raised by `reproduce` when, and only when, this very bug was seen; the message says what was seen."""
+    """Raised by `reproduce` if and only if this very bug was seen; the message says what was seen."""
 
 
 class CannotTell(Exception):

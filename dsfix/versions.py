@@ -31,7 +31,7 @@ class Fit(enum.Enum):
 
 
 class Gate(NamedTuple):
-    """near: whether a build that is judged by its source is inside by its number. newer: whether the release is inside,
+    """near: whether a build judged by its source is in the range by version number. newer: whether the release is in it
     and newer than any that the patches were run on."""
 
     fit: Fit
@@ -76,7 +76,7 @@ def moved() -> bool:
 
 
 def _recorded_version(found: metadata.Distribution) -> str:
-    """Its header alone: `Distribution.version` parses the whole README below it, which takes ten times as long."""
+    """Reads only the header: `Distribution.version` parses the whole README below it, which takes ten times as long."""
     text = found.read_text("METADATA") or found.read_text("PKG-INFO") or found.read_text("") or ""
     header = _VERSION.search(text.partition("\n\n")[0])
     return header.group(1).strip() if header else ""
@@ -142,15 +142,15 @@ def _describes_what_is_imported(found: metadata.Distribution) -> bool:
 
 
 def described(*distributions: str) -> str:
-    """Those that are installed, with their versions, for messages."""
+    """The installed ones with their versions, for messages."""
     present = {name: installed(name) for name in distributions if installed(name) is not None}
     return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
 
 
 @functools.cache
 def satisfies(specifiers: str, version: str) -> bool:
-    """Whether the version is in the range, in which an invalid one is not; a local part says nothing about order."""
-    from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may do without
+    """Whether the version is valid and in the range; its local part is ignored."""
+    from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may not need it
 
     try:
         # packaging 24 and 26 differ without prereleases=True

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdict:
-    """That on the installed DeepSpeed, or by the number of a release."""
+    """The verdict on the installed DeepSpeed, or by the version number of a release."""
     patch = entry.patch
     if release is None:
         return survey.decide(entry, settings)

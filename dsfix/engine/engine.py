@@ -69,7 +69,7 @@ class PatchState:
 
 
 class Engine:
-    """All patches, under one set of settings; `on_change` follows changes of outcomes, `on_deepspeed` its imports."""
+    """All patches, under one set of settings. Calls `on_change` when outcomes change, `on_deepspeed` after imports."""
 
     def __init__(
         self,
@@ -155,18 +155,18 @@ class Engine:
             log.warn(f"after the import of {name}: {describe(error)}")
 
     def _catch_up(self) -> None:
-        """Modules that were being imported when they began to be watched, and have been executed since."""
+        """Handles modules whose import was under way when they were first watched, and has ended since."""
         for state in self.states.values():
             if state.outcome is Outcome.PENDING:
                 for name in state.modules:
                     module = hooks.executed(name)
                     if module is not None and ExecutedModule(name, False) not in state.done:
                         self._advance(state, module, name, {})
-        anchors.forget()  # else each collection of garbage looks at all trees
+        anchors.forget()  # else each garbage collection traverses all trees
 
     @contextlib.contextmanager
     def _edited(self, states: Sequence[PatchState], module: ModuleType, name: str) -> Iterator[dict[str, Handle]]:
-        """The edits of all patches that wait for the module, made together; none where not all of them fit."""
+        """Makes the edits of all patches that wait for the module together, or none if not all of them fit."""
         edits, handles = {}, dict[str, Handle]()
         for state in states:
             with state.lock, self._out_on_error(state):
@@ -175,7 +175,7 @@ class Engine:
                     edits[state.summary.id] = _edits(state.patch, name)
         try:
             handles.update(rewrite.make(edits, module, self.cache))
-        except Exception:  # of whichever patch: each is made alone then, and the one at fault says why
+        except Exception:  # then each patch is applied alone, and the failing one gives the reason
             handles.clear()
         try:
             yield handles
@@ -184,17 +184,17 @@ class Engine:
                 handle = handles.get(state.summary.id)
                 with state.lock:
                     if handle is not None and not any(handle in done for done in state.done.values()):
-                        handle.undo()  # of a patch that is not applied after all
+                        handle.undo()  # of a patch that was not applied after all
 
     def _advance(self, state: PatchState, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
         with state.lock:
             if state.outcome is not Outcome.PENDING and not state.done:
                 if self.settings.strict and state.outcome.trouble:
-                    self._complain(state)  # of an import that is tried again, too
+                    self._complain(state)  # also if a failed import is tried again
                 return
             place = ExecutedModule(name, module.__name__ != name)
             if place in state.done and all(each.in_force(module) for each in state.done[place]):
-                return  # executed again, and the change has outlived it
+                return  # executed again, but the change is still there
             with self._out_on_error(state):
                 self._judge_once(state)
                 edited = made.get(state.summary.id)

@@ -68,12 +68,12 @@ class EditHandle:
             raise refused[0]
 
     def in_force(self, module: ModuleType) -> bool:
-        """Whether the module's names lead to the functions as they were edited."""
+        """Whether the module's names still lead to the edited functions."""
         return all(site.in_force(module) for site in self.sites)
 
 
 def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache) -> dict[str, EditHandle]:
-    """Makes all edits of these patches in one module, all or none; a function with edits of several is compiled once.
+    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once.
 
     Raises:
         Refused: with the outcome and the reason; nothing has been changed then.
@@ -190,7 +190,7 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
 def _functions_beneath(value: Any) -> Iterator[FunctionType]:
     """Every Python function under `value`'s decorators: what they store as an attribute or close over.
 
-    Runs no code of theirs, and follows callables only: an object that keeps the function elsewhere is no decorator.
+    Runs none of their code, and follows only callables: an object that keeps the function elsewhere is not a decorator.
     """
     queue, seen = deque([(value, 0)]), set[int]()
     while queue:
@@ -283,7 +283,7 @@ def nested_code(code: CodeType, names: Sequence[str]) -> CodeType:
 
 
 def _references(code: CodeType, names: Sequence[str]) -> int:
-    """How often the nested code is referred to: by the code around it, by closures, by frames."""
+    """The reference count of the nested code: references from the code around it, closures and frames."""
     return sys.getrefcount(nested_code(code, names))
 
 
@@ -293,7 +293,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
 
 
 def _equal(one: CodeType, other: CodeType) -> bool:
-    """Equality of what is executed; columns, which `-X no_debug_ranges` leaves out, do not count."""
+    """Equality of what is executed; columns, which `-X no_debug_ranges` omits, are ignored."""
     return one == other or _without_positions(one) == _without_positions(other)
 
 

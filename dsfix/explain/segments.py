@@ -61,7 +61,7 @@ class Segment:
 
     @cached_property
     def raised(self) -> Line | None:
-        """The line that names the exception; None if there is no traceback or its end is missing."""
+        """The line that names the exception; None without a traceback, or if its end is missing."""
         header = next((place for place, line in enumerate(self.lines) if TRACEBACK in line.text), None)
         if header is None:
             return None

@@ -1,7 +1,7 @@
 """Before DistributedDataParallel: a model that was loaded with device_map.
 
 With `device_ids` the whole model must be on that one device. Without it DDP correctly trains a model that accelerate
-spreads over several devices, provided that processes share no device. No process can tell that alone, so such a model
+spreads over several devices, provided that processes share no device. No process can know that alone, so such a model
 passes, with a warning if the machine has too few devices for all its processes. The warning may be wrong if
 CUDA_VISIBLE_DEVICES differs between processes. NCCL stops a job whose processes share a device.
 """

@@ -29,7 +29,7 @@ _files: dict[int, _File] = {}  # by pid: a forked child writes its own
 
 
 class PatchReport(NamedTuple):
-    """What became of one patch in this process.
+    """The outcome of one patch in this process.
 
     reached: "took effect", "ran" or "not reached" for an applied patch, "" if it does not report. effect: the first.
     """
@@ -44,7 +44,7 @@ class PatchReport(NamedTuple):
 
 
 def activate() -> Settings | None:
-    """Starts the engine with the settings of the environment, and returns them; None where it runs already.
+    """Starts the engine with the environment's settings and returns them; None if it is already running.
 
     Raises:
         StrictError: under DSFIX_STRICT=1, in place of any warning.
@@ -172,7 +172,7 @@ def _row(each: PatchReport) -> dict[str, Any]:
 
 
 class _File:
-    """A process's report file; of two threads that write it, the later report stays."""
+    """A process's report file; if two threads write it, the later report stays."""
 
     def __init__(self) -> None:
         self.name = f"dsfix-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}.json"

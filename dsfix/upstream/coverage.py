@@ -103,14 +103,14 @@ def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
 
 
 def _is_for(entry: Entry, row: Row) -> bool:
-    """Whether the patch names the change that ended the bug; where the row names none, the report of the bug."""
+    """Whether the patch names the change that fixed the bug or, if the row names none, the report of the bug."""
     ended = row.last is not None and not row.key.rpartition("/")[0].endswith("issues")
     roles = _TELLING[:1] if ended else _TELLING
     return any(entry.patch.upstream.get(link, "").startswith(roles) for link in row.urls)
 
 
 def area(entry: Entry) -> str:
-    """The folder that the patch lies in, as the table calls it."""
+    """The patch's folder, as named in the table."""
     return _FOLDERS.get(entry.area, entry.area)
 
 
@@ -120,7 +120,7 @@ def _cover(entry: Entry) -> Cover:
 
 
 def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
-    """The patches, each together with those that it continues: one bug in code that has changed."""
+    """The patches, grouped with those that they continue: one bug in code that has changed."""
     before: dict[str, list[str]] = {}
     for name, entry in own.items():
         if entry.patch.continued_by in own:

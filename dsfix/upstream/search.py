@@ -1,6 +1,6 @@
-"""`find WORDS`: the known bugs that are about some words, the best first, by BM25, as the site's search does.
+"""`find WORDS`: ranks the known bugs by BM25, as the site's search does.
 
-A word counts by how rare it is among the bugs, and by which of a bug's texts have it.
+A word counts by how rare it is among the bugs and by which of a bug's texts contain it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from ..catalogue.registry import Entry
 from .coverage import Bug
 
-_TITLE, _KEYS, _WORDS = 4, 2, 1  # what a word in these texts is worth
+_TITLE, _KEYS, _WORDS = 4, 2, 1  # weights of a word in these texts
 _SATURATED, _LENGTH = 2, 0.4  # of BM25, k1 and b
-_LEAST = 0.5  # of what the best bug scores
+_LEAST = 0.5  # of the best bug's score
 
 #: Synonyms, mapped to one word.
 SAME = {
@@ -45,7 +45,7 @@ _ENDING = re.compile(r"(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$")
 
 
 def search(query: str, bugs: Iterable[Bug], entries: Mapping[str, Entry]) -> list[Bug]:
-    """The bugs that score at least half of what the best one does, the best first."""
+    """The bugs that score at least half as much as the best one, the best first."""
     texts = {bug: _worth(bug, entries) for bug in bugs}
     lengths = {bug: sum(text.values()) for bug, text in texts.items()}
     average = sum(lengths.values()) / max(1, len(lengths))
@@ -85,7 +85,7 @@ _SAME_STEMS = {each: _stem(word) for other, word in SAME.items() for each in (ot
 
 
 def _worth(bug: Bug, entries: Mapping[str, Entry]) -> Counter[str]:
-    """Word -> what it is worth in the bug's texts."""
+    """Word -> its weight in the bug's texts."""
     own, row = [entries[cover.id] for cover in bug.covers], bug.row
     stories = (f"{each.patch.symptom} {each.docstring}" for each in own)
     found = Counter[str]()

@@ -161,7 +161,7 @@ def test_a_target_that_is_not_there_has_drifted(bench, declare, changes, target)
     for make in changes.values():
         state = bench.engine(declare(make(f"{module.__name__}:{target}"))).states["p0"]
         assert (state.outcome, dict(vars(module))) == (Outcome.DRIFTED, before)
-        assert "is not there" in state.reason
+        assert "does not exist" in state.reason
 
 
 def test_what_somebody_has_set_since_is_not_set_back(bench, declare):

@@ -383,7 +383,7 @@ def test_tracebacks_show_the_lines_of_the_file(bench, declare, name):
             "def f(x):\n    y = 1\n    z()\n    y = 1\n",
             {"after": "y = 1", "code": "z()", "count": 2},
             Outcome.DRIFTED,
-            "and 1 times as the patch would make it",
+            "and 1 times in its patched form",
         ),
         ("def f(x):\n    y = 1\n    y = 2\n", {"replace": "y = 1", "code": "y = 2"}, Outcome.DRIFTED, "as the patch"),
         (PLAIN, {"after": "y = x + 1", "code": "yield y"}, Outcome.FAILED, "a different kind of function"),

@@ -92,7 +92,7 @@ def _unread_paths(facts: Facts) -> Iterator[Path]:
 @note("remove it unless something else reads it", "run: 0.12.0 to 0.19.8: accepted")
 def unread_key(facts: Facts) -> Iterator[Found]:
     names = list(map(name_of, _unread_paths(facts)))
-    if len(names) > _MANY:  # another program's config, with DeepSpeed's in it
+    if len(names) > _MANY:  # a different program's config that contains DeepSpeed's
         yield Found("", f"DeepSpeed does not read these {len(names)} keys: {', '.join(names)}")
         return
     for name in names:

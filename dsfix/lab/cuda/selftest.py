@@ -1,4 +1,4 @@
-"""What the loaded device has to do with any torch, tried once in each process."""
+"""A self-test of the loaded device, run once in each process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SENTENCE = "Expected all tensors to be on the same device"
 
 
 def fault() -> str:
-    """What the emulated device does wrong, one clause; "" if nothing. Draws no random number and starts no thread."""
+    """What the emulated device does wrong, in one clause, or "". Draws no random number and starts no thread."""
     try:
         return _fault()
     except (RuntimeError, AttributeError, TypeError) as error:
