@@ -93,7 +93,7 @@ def claimed(patch: Patch, environment: Environment, release: str) -> bool:
 
 
 def latest(count: int, known: Collection[str], checkout: Path = _CHECKOUT) -> list[str]:
-    """The known ids whose files the newest commits changed, newest first; none without git's history."""
+    """The patches changed by the most recent commits, newest first; empty without git history."""
     log = ["git", "-C", str(checkout), "log", "--format=", "--name-only", "--diff-filter=AM", "--", "patches/*.py"]
     try:
         done = subprocess.run(log, capture_output=True, text=True)

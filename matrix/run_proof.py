@@ -84,7 +84,7 @@ def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[T
 
 
 def _answered(task: Task, cell: Cell | None) -> bool:
-    """Whether the record has a yes or no for this version of the patch; "cannot tell" may depend on the machine."""
+    """Whether the record has a conclusive result for this version; "cannot tell" may depend on the machine."""
     if cell is not None and cell.earlier:
         return False
     return proofs.judge(task.entry.patch, cell)[0] in (State.FIXED, State.NOT_AFFECTED)

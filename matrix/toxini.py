@@ -63,7 +63,7 @@ def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
 
 
 def _columns(first: table.Environment, environments: Sequence[table.Environment]) -> Iterator[str]:
-    """The environments with another torch."""
+    """The environments with a different torch."""
     yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(each.torch for each in environments)}}}]"
     yield "deps ="
     yield "    {[releases]others}"

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--each-patch",
         action="store_true",
-        help="also disable, one by one, each patch that applies here and is not judged in another record",
+        help="also disable, one by one, each patch that applies here and is not judged in a different record",
     )
     run.add_argument(
         "--pinned",
