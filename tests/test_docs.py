@@ -213,7 +213,7 @@ def test_the_readme_is_short_and_counts_the_catalogue():
     assert f"shows that {len(by_default)} patches apply" in told
 
 
-def test_the_table_of_known_bugs_names_what_there_is():
+def test_the_table_of_known_bugs_names_what_exists():
     names = {
         "patch": set(PATCHES),
         "explain": {each.id for each in signatures.load()},
@@ -255,7 +255,7 @@ def test_the_table_of_known_bugs_agrees_with_the_patches_ranges():
     assert {key: left for key, left in in_part.items() if left} == {}
 
 
-def test_the_rows_of_known_bugs_are_of_the_releases_and_readable():
+def test_rows_of_known_bugs_name_known_releases_and_are_readable():
     known = known_bugs.load()
     assert [str(each) for each in known.releases] == [each.deepspeed for each in table.load().releases]
     keys = [row.key for row in known.rows]

@@ -367,7 +367,7 @@ def test_when_time_runs_out_the_smallest_sufficient_set_is_reported(monkeypatch)
     assert len(found.among) < len(MANY)
 
 
-def test_a_patch_needed_only_in_a_later_phase_is_found_and_not_ruled_out_when_time_runs_out(monkeypatch):
+def test_a_patch_needed_only_in_a_later_phase_is_found_even_if_time_runs_out(monkeypatch):
     def found(plan, patches):
         lost = [LOST] if "resume" in plan.phases and "p02" not in patches else []
         return [WRONG] if "p01" not in patches else lost
@@ -398,7 +398,7 @@ def test_a_patch_named_after_the_phase_that_differs_is_tried_before_all_others()
     assert len(bench.plans) <= 8
 
 
-def test_phases_that_differ_only_together_end_the_search_too():
+def test_phases_that_differ_only_together_also_end_the_search():
     def found(plan, patches):
         return [LOST] if {"resume", "universal"} <= {*plan.phases} and not {"p02", "p05"} <= patches else []
 
@@ -439,7 +439,7 @@ def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
     assert found.trials == 1
 
 
-def test_a_race_of_a_later_phase_is_not_taken_for_one_of_the_training():
+def test_a_race_of_a_later_phase_is_not_attributed_to_the_training():
     """The patch that the error names is enough for the training, and p07 is needed for what comes behind it."""
     named = "zero3_checkpoint_recompute"
 
@@ -450,7 +450,7 @@ def test_a_race_of_a_later_phase_is_not_taken_for_one_of_the_training():
     assert {fix.patch for fix in bench.search().fixes} == {named, "p07"}
 
 
-def test_an_error_behind_another_one_names_its_patch_too():
+def test_an_error_hidden_by_another_also_names_its_patch():
     def found(plan, patches):
         if "torch_elastic_log" not in patches:
             return error(NO_LOG)
@@ -461,7 +461,7 @@ def test_an_error_behind_another_one_names_its_patch_too():
     assert len(bench.plans) == 3  # the first, both, and the second alone: is the first needed?
 
 
-def test_a_symptom_of_a_patch_that_does_not_help_is_no_fix():
+def test_a_patch_whose_symptom_matches_but_does_not_help_is_not_a_fix():
     bench = Bench(plan_of(), ["zero3_checkpoint_recompute", *MANY], unless("p07", wrong=error(EMPTIED)[0]))
     assert [fix.patch for fix in bench.search().fixes] == ["p07"]
 
@@ -541,7 +541,7 @@ def test_text_of_a_wrong_patch_and_of_no_comparison():
     assert "nothing compared: timed out after 120 s" in text_of(AuditVerdict(failed="timed out after 120 s"))
 
 
-def test_races_are_no_agreement():
+def test_races_prevent_agreement():
     races = tuple(f"race: write by op{number}\n      a.py:1 in f\n    and read by op" for number in range(5))
     raced = dataclasses.replace(AGREES, races=races)
     assert not raced.agrees
@@ -648,7 +648,7 @@ def test_progress_goes_to_standard_error_and_json_to_standard_output(audit):
     assert lines[2].startswith("[1] with ")
 
 
-def test_compiling_is_told_apart_from_training(audit):
+def test_compiling_is_shown_separately_from_training(audit):
     zero = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
     _, _, errors = audit("--no-search", config={**PLAIN, "optimizer": ADAMW, "zero_optimization": zero})
     lines = errors.splitlines()

@@ -25,7 +25,7 @@ def test_a_first_process_loads_no_patch_that_cannot_apply(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", ["", "{", '{"of": "another"}', json.dumps({"of": "content"}), "[]"])
-def test_an_index_of_other_files_is_not_believed(tmp_path, monkeypatch, damaged):
+def test_an_index_of_different_files_is_not_used(tmp_path, monkeypatch, damaged):
     from dsfix.catalogue import registry
 
     monkeypatch.setattr(registry, "INDEX", tmp_path / "index.json")

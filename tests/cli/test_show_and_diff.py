@@ -6,14 +6,14 @@ import pytest
 FLAGSHIP = "zero3_offload_clip_device"
 
 
-def test_show_prints_the_story(environment):
+def test_show_describes_the_bug(environment):
     done = environment.install("0.14.2").dsfix("show", FLAGSHIP)
     assert done.returncode == 0, done.stderr
     for part in ("Why:", "How:", "deepspeed >=0.14.1,<0.14.3", "unscale_and_clip_grads", "here:      applies: "):
         assert part in done.stdout
 
 
-def test_show_has_upstream_links_and_when_the_patch_can_go(environment):
+def test_show_has_upstream_links_and_when_the_patch_can_be_deleted(environment):
     lines = environment.install().dsfix("show", FLAGSHIP, COLUMNS="160").stdout.splitlines()
     assert "retire:    once releases before 0.14.3 are no longer supported" in lines
     links = [line.split()[-1] for line in lines[lines.index("") :] if line.startswith(("upstream:", " " * 11))]
@@ -45,7 +45,7 @@ def test_an_id_without_a_near_match_points_to_find(environment):
 @pytest.mark.parametrize(
     "name", [FLAGSHIP.upper(), "5461", "#5461", "https://github.com/microsoft/DeepSpeed/pull/5461/files"]
 )
-def test_what_a_patch_may_be_called(environment, command, name):
+def test_ways_to_name_a_patch(environment, command, name):
     """5461 is the pull request that fixed it; an issue has the same address with another word."""
     done = environment.install("0.14.2").dsfix(command, name, "--json")
     assert done.returncode == 0, done.stderr

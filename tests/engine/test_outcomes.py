@@ -39,7 +39,7 @@ def one(world):
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_each_outcome_has_its_reason_and_troubles_one_warning(one, outcome):
+def test_each_outcome_has_a_reason_and_trouble_causes_one_warning(one, outcome):
     world, script, reason = one(outcome)
     told = world.run(script.replace("deepspeed.m.f(1)", "0"))
     assert told.value[1] == outcome
@@ -54,7 +54,7 @@ def test_each_outcome_has_its_reason_and_troubles_one_warning(one, outcome):
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_strict_makes_an_error_of_every_trouble(one, outcome):
+def test_strict_turns_every_trouble_into_an_error(one, outcome):
     world, script, reason = one(outcome)
     trouble = outcome in TROUBLE
     told = world.run(script.replace("deepspeed.m.f(1)", "0"), code=1 if trouble else 0, DSFIX_STRICT="1")
@@ -66,7 +66,7 @@ def test_strict_makes_an_error_of_every_trouble(one, outcome):
     assert told.warnings == []
 
 
-def test_a_job_goes_on_with_deepspeed_as_it_was(one):
+def test_a_job_continues_with_unpatched_deepspeed(one):
     world, script, _ = one("failed")
     assert world.run(script).value[0] == 2
 
@@ -140,7 +140,7 @@ def test_log_level(simple, level, lines):
         ({"DSFIX_DISABLE": ""}, 3, "Edit of"),
     ],
 )
-def test_what_the_user_can_switch(simple, environment, value, words):
+def test_settings_that_disable_patches(simple, environment, value, words):
     simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 10"), default=False)')
     told = simple.run(USE, **environment)
     assert told.value[0] == value + 10 * ("more" in environment.get("DSFIX_ONLY", ""))  # off unless it is named
@@ -207,7 +207,7 @@ def test_under_strict_a_bad_value_stops_the_import_and_the_second_one_too(simple
         ("PATCH = declare(Edit('deepspeed.m:f', code='y'))", "give exactly one of after, before, replace"),
     ],
 )
-def test_one_broken_patch_does_not_cost_the_others(simple, text, words):
+def test_one_broken_patch_does_not_affect_the_others(simple, text, words):
     simple.patch("broken", text)
     told = simple.run(USE)
     assert told.value[:2] == [3, "applied"]
@@ -298,7 +298,7 @@ def test_a_forked_child_writes_its_own_report(simple):
     assert reports == dict(zip(told.value, ["pending", "applied"]))
 
 
-def test_a_warning_outlives_the_configuration_of_logging(simple):
+def test_a_warning_survives_the_configuration_of_logging(simple):
     simple.module("deepspeed.m", "def f(x):\n    return x\n")
     told = simple.run("""
         import dsfix, logging.config
@@ -311,7 +311,7 @@ def test_a_warning_outlives_the_configuration_of_logging(simple):
     assert len(told.log) == 2
 
 
-def test_standard_error_may_be_another_by_the_time_of_a_message(simple):
+def test_standard_error_may_be_replaced_before_a_message(simple):
     told = simple.run("""
         import contextlib, io
         early = io.StringIO()
@@ -330,7 +330,7 @@ def test_closed_standard_error_stops_nothing(simple):
     assert told.value == 3
 
 
-def test_strict_is_strict_when_the_import_is_tried_again(simple):
+def test_strict_raises_again_on_a_second_import(simple):
     simple.module("deepspeed.m", "def f(x):\n    return x\n")
     told = simple.run(
         """

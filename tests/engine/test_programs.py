@@ -72,7 +72,7 @@ def test_a_copy_from_another_release_is_left_alone_and_named(tool):
     assert "`python -m deepspeed.utils.zero_to_fp32`" in line
 
 
-def test_a_script_of_the_same_name_that_is_no_copy(tool):
+def test_a_script_of_the_same_name_that_is_not_a_copy(tool):
     tool.module("deepspeed.launch", TOOL)
     tool.patch("cure", 'PATCH = declare(Edit("deepspeed.launch:f", replace="x + 1", code="x + 2"))')
     told = tool.python(copy(tool, TOOL.replace("import json, sys", "import sys, json"), "launch.py"))
@@ -97,7 +97,7 @@ def test_workers(tool, as_module):
     assert told.out.splitlines()[1:] == ['["fork", 3]', '["spawn", 3]', '["forkserver", 3]'], told.err
 
 
-def test_imported_too(tool):
+def test_imported_as_well(tool):
     text = TOOL + "    import deepspeed.utils.zero_to_fp32 as m\n    print(json.dumps([f(1), m.f(1)]))\n"
     tool.module("deepspeed.utils.zero_to_fp32", text)
     assert tool.python("-m", "deepspeed.utils.zero_to_fp32").value == [3, 3]

@@ -80,7 +80,7 @@ def lines_of(bench, text, qualname, encoding="utf-8"):
         ("with a: pass\ndef f():\n    return {\n  1: 2\n}\ndef g(): pass\n", "f", [2]),
     ],
 )
-def test_where_a_function_stands(bench, text, qualname, lines):
+def test_functions_are_located(bench, text, qualname, lines):
     try:
         compile(text.encode(), "<text>", "exec")
     except SyntaxError:
@@ -151,7 +151,7 @@ def test_a_file_that_is_not_python_is_drift(bench, text):
     assert caught.value.outcome is Outcome.DRIFTED
 
 
-def test_the_judge_imports_nothing_and_says_what_the_engine_does(world):
+def test_the_verdict_imports_nothing_and_matches_the_engine(world):
     world.package(init="raise SystemExit", m="raise SystemExit\ndef f(x):\n    return x + 1\n", a__b="def f(): x = 1\n")
     told = world.run("""
         from dsfix.engine import verdict as judge

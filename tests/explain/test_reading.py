@@ -282,7 +282,7 @@ def test_possible_causes_give_way_to_specific_ones(read):
     assert [each.found.problem.id for each in read(frame + general)[0]] == ["deepspeed_of_another_release"]
 
 
-def test_an_interrupted_job_is_no_error(read):
+def test_an_interrupted_job_is_not_an_error(read):
     stopped = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyboardInterrupt\n'
     assert read(stopped)[0] == []
 

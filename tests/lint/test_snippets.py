@@ -55,7 +55,7 @@ def test_the_import_stays_first(text, tool, tmp_path):
 
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
-def test_without_the_comment_it_does_not(tool, tmp_path):
+def test_without_the_comment_it_moves(tool, tmp_path):
     bare = "import dsfix\n\nimport deepspeed\nimport torch\n\nprint(deepspeed, torch)\n"
     assert not is_first(fixed(bare, tool, tmp_path))
 

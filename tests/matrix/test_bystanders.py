@@ -106,7 +106,7 @@ class TestSpace:
         monkeypatch.setattr(scenario, "load", lambda: more)
         assert before < {job.id for job in space.jobs()}
 
-    def test_another_release_has_the_first_pinned_job_of_each_scenario_and_one_more(self):
+    def test_other_releases_have_the_first_pinned_job_of_each_scenario_and_one_more(self):
         every = {job.id for job in space.jobs_of(space.WHOLE)}
         bound = {job.id for job in space.jobs() if space.bound(job.scenario)}
         parts = [{job.id for job in space.jobs_of(each)} - bound for each in ("0.14.2", "0.19.8")]
@@ -141,7 +141,7 @@ class TestSpace:
                 assert any(map(catalogue()[patch_id].patch.claims, run_on)), name
 
     @pytest.mark.parametrize("patch_id", catalogue())
-    def test_a_workaround_that_is_told_has_a_script(self, patch_id):
+    def test_every_documented_workaround_has_a_script(self, patch_id):
         none = story(catalogue()[patch_id])["Workaround"].startswith("None")
         assert none is not bool(docs.worked_around(patch_id))
 
@@ -238,14 +238,14 @@ class TestFingerprint:
             ("other.train(job", "other.train(not job"),
         ],
     )
-    def test_a_change_of_what_it_uses_does(self, of, old, new):
+    def test_a_change_of_what_it_uses_changes_it(self, of, old, new):
         before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
         assert of("scripts", "script", scripts=SCRIPT.replace(old, new), other=OTHER.replace(old, new)) != before
 
     @pytest.mark.parametrize(
         ("old", "new"), [("return WIDTH", "return 2"), ('"title"', '"other"'), ("import torch", "import numpy, torch")]
     )
-    def test_a_change_of_a_neighbour_or_of_text_does_not(self, of, old, new):
+    def test_a_change_of_a_neighbour_or_of_text_changes_nothing(self, of, old, new):
         before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
         assert of("scripts", "script", scripts=SCRIPT.replace(old, new), other=OTHER.replace(old, new)) == before
 
@@ -301,7 +301,7 @@ class TestVerdict:
         assert judged(moved(RIGHT * 1.06), moved(RIGHT * 1.09), precision="bf16").state is State.WORSE
         assert judged(moved(RIGHT * 1.003), moved(RIGHT * 1.006), precision="bf16").state is State.RIGHT
 
-    def test_another_exception_is_worse_without_a_reference(self):
+    def test_a_different_exception_is_worse_without_a_reference(self):
         one, other = (seen(rank(ended=f"ValueError: {n}")) for n in range(2))
         assert comparison.judge("fp32", one, other, None).state is State.WORSE
 
@@ -314,7 +314,7 @@ class TestVerdict:
         assert comparison.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-4)), None).state is State.WORSE
         assert comparison.judge("fp32", found(RIGHT), seen(rank()), None).state is State.WORSE
 
-    def test_a_reference_that_ended_early_is_no_reference(self):
+    def test_a_reference_that_ended_early_is_not_used(self):
         found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
         assert (found.state, found.why) == (State.OTHER, "plain PyTorch did not get to the end: ValueError: no")
 
@@ -414,7 +414,7 @@ class TestMarks:
         # an expression; an if, an import and a call; an if and two returns of the helper; a return of what is shared
         assert hits.statements == {"some": 1 + 3 + 3 + 1}
 
-    def test_an_expression_stays_one(self, marked):
+    def test_an_expression_stays_an_expression(self, marked):
         assert eval(marked.PATCH.changes[0].code, {"a": 5, "b": 3}) == 2
         assert len(hits.run["some"]) == 1
 
@@ -491,7 +491,7 @@ class TestRunning:
         assert loaded.current(job).found == SAME
         assert records.share(loaded, EMPTY) == (2, 3)
 
-    def test_statements_under_other_numbers_are_not_mixed_with_the_recorded_ones(self, job):
+    def test_renumbered_statements_are_not_mixed_with_the_recorded_ones(self, job):
         other = Run("", SAME, {EMPTY: "40"})
         record = in_all(job, jobs={"other": other}, statements={EMPTY: 7})
         assert record.statements == {EMPTY: 3}
@@ -644,7 +644,7 @@ class TestPage:
         assert list(docs.faults([record])) == []
         assert "Because." in docs.render([record])
 
-    def test_an_explanation_of_nothing_is_named(self, job, monkeypatch):
+    def test_an_unused_explanation_is_named(self, job, monkeypatch):
         one = Explanation("why", "Because.", ["usual"], levels={"stage": ["3"]})
         monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
         assert list(docs.faults([a_record(job, SAME)])) == ["explanation why explains nothing"]

@@ -153,7 +153,7 @@ def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_kn
     assert last.startswith("2 cells at the edges, 1 of them")
 
 
-def test_a_schedule_that_there_is_not_is_refused(stand_in):
+def test_an_unknown_schedule_is_refused(stand_in):
     done = stand_in.matrix("edges", "--schedule", "later")
     assert done.returncode == 2
     assert "early, late, ahead or random:SEED" in done.stderr

@@ -118,7 +118,7 @@ def test_the_example_is_a_record():
 
 
 @pytest.mark.parametrize("key", ['12ae32 "', "d96e1b previous"])
-def test_a_cell_whose_key_a_merge_has_dropped_is_of_an_earlier_version(tmp_path, monkeypatch, key):
+def test_a_cell_whose_key_was_lost_in_a_merge_is_of_an_earlier_version(tmp_path, monkeypatch, key):
     monkeypatch.setattr(fingerprints, "of", lambda entry: OLD)
     dropped, other = RECORD.replace(key, key.replace(key[0], "e", 1)), 'f00000 "seen elsewhere"\n'
     two = dropped.replace("\n\npatch", "\n1.8.0 2026-01-01 bug f00000 no-bug f00000 abcdef\n\npatch")

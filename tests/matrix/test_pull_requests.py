@@ -134,7 +134,7 @@ class TestRun:
         assert told["mends"] == told["mends_too"] == "failed: AssertionError: the bug is there, then passed"
         assert (told["unwritable"], status) == ("it sets a name at run time", 0)
 
-    def test_what_does_not_mend_is_trouble(self, tried):
+    def test_a_fix_that_does_not_help_is_trouble(self, tried):
         """Nobody waits for a test that kills its process."""
         told, status = tried(does_not=(True, 1), dies=(True, "'hang'"), refused=(False, True))
         bug = "failed: AssertionError: the bug is there"
@@ -143,13 +143,13 @@ class TestRun:
         assert "patch does not apply" in told["refused"]
         assert status == 1
 
-    def test_a_skipped_test_is_run_once_and_no_trouble(self, tried, clone):
+    def test_a_skipped_test_is_run_once_and_is_not_trouble(self, tried, clone):
         (clone / "deepspeed" / "__init__.py").write_text('BUG = "skip"\n')
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(clone), *identity, "commit", "-qam", "skip"], check=True)
         told, status = tried(skipped=('"skip"', False))
         assert (told["skipped"], status) == ("skipped: no device", 0)
 
-    def test_what_is_no_clone_is_one_sentence(self, tmp_path):
+    def test_a_directory_that_is_not_a_clone_is_one_sentence(self, tmp_path):
         with pytest.raises(Complaint, match="is no clone of DeepSpeed"):
             _run("run", "--clone", tmp_path)

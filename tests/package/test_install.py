@@ -93,7 +93,7 @@ def test_installing_never_changes_torch_or_deepspeed(built):
     assert sorted(line.split()[1].split(">")[0] for line in always) == ["packaging", "rich", "tomli", "wrapt"]
 
 
-def test_a_plugin_is_installed_beside_it_and_removed_again(built, tmp_path):
+def test_a_plugin_is_installed_alongside_and_removed_again(built, tmp_path):
     patch_id = "dsfix-plugin-example:get_batch_info_methods"
     source = tmp_path / "source"
     shutil.copytree(CHECKOUT / "docs" / "plugin-example", source)  # a build leaves files there

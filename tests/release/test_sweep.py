@@ -25,7 +25,7 @@ def result(run_program, import_patches):
     return dict(found)
 
 
-def test_no_function_is_mistaken(result):
+def test_no_function_is_misidentified(result):
     assert result["wrong"] == []
 
 
