@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
 
-# part -> the parts below it that it may import; `patch` is the vocabulary, with what everybody may import
+# part -> the parts below it that it may import; `patch` is the vocabulary, with what every part may import
 VOCABULARY = (
     *("patch", "outcome", "job", "rules", "log", "versions", "settings"),
     "catalogue",
@@ -64,7 +64,7 @@ def _graph():
 
 
 def _longest(name, modules):
-    """The module that the dotted name is, or is in."""
+    """The module that the dotted name is, or that contains it."""
     while name and name not in modules:
         name = name.rpartition(".")[0]
     return name
@@ -100,7 +100,7 @@ def test_no_import_cycle_between_parts():
 
 
 def test_what_tests_import_from_dsfix_exists():
-    """Of tests that need torch, too, which most environments do not collect."""
+    """Also in tests that need torch, which most environments do not collect."""
     modules, missing = _modules(), []
     for path in Path(__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -381,7 +381,7 @@ def test_a_patch_needed_only_in_a_later_phase_is_found_even_if_time_runs_out(mon
 
 
 def test_a_patch_named_after_the_phase_that_differs_is_tried_before_all_others():
-    """LoRA, ZeRO-3 and checkpointing on 0.18.9: a crash in the training, and behind it a wrong universal checkpoint."""
+    """LoRA, ZeRO-3 and checkpointing on 0.18.9: a crash in the training hides a wrong universal checkpoint."""
     first, second = "zero3_checkpoint_recompute", "universal_checkpoint_frozen_parameters"
     lost = Difference("universal", "parameters", 3, ("a.weight",), 0.5, 1.0, 0.5, 1e-6)
 
@@ -429,7 +429,7 @@ def error(text):
 
 @pytest.mark.parametrize("phases", [(), ("resume",)])
 def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
-    """It has all phases of the audit, so that none is made for them."""
+    """It has all phases of the audit, so that no further run is needed for them."""
     needed = "zero3_checkpoint_recompute"
     applied = ["torch_elastic_log", "zero3_left_out_gradients", needed, *MANY]
     bench = Bench(plan_of(phases=phases), applied, unless(needed, wrong=error(EMPTIED)[0]))
@@ -440,7 +440,7 @@ def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
 
 
 def test_a_race_of_a_later_phase_is_not_attributed_to_the_training():
-    """The patch that the error names is enough for the training, and p07 is needed for what comes behind it."""
+    """The patch that the error names is enough for the training; p07 is needed for a later phase."""
     named = "zero3_checkpoint_recompute"
 
     def races(plan, patches):

@@ -1,4 +1,4 @@
-"""The table of known bugs: its form, and what the patches' declarations make of it."""
+"""The table of known bugs: its form, and its coverage by the patches' declarations."""
 
 import types
 

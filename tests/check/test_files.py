@@ -19,7 +19,7 @@ GOOD = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "zero_opt
 def check(environment, capsys, monkeypatch):
     """Runs the command on a file with that content, by default for the newest release.
 
-    In a process of its own only where something is installed for it, or missing: to start one takes a second.
+    In a separate process only if the test installs or removes something: starting one takes a second.
     """
     monkeypatch.setenv("DSFIX_ONLY", "zero3_offload_clip_device")
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -13,8 +13,8 @@ from tests.config_words import Whole, config_of
 
 NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
-# One case: rule, place of the finding, [what `check` is told], config; below it, after dashes, configs without that
-# finding: `…` starts from the case's config, and none is that config, told something else.
+# One case: rule, config key, [arguments of `check`], config. Indented lines: near misses without the finding;
+# `…` extends the case's config, and an empty one is that config with other arguments.
 TABLE = r"""
 # fp16, bf16, torch_autocast
 auto_precision bf16.enabled [0.17.1 plain]: bf16.enabled=auto

@@ -11,7 +11,7 @@ CONFIG = re.search(r"^```json\n([\s\S]*?)^```$", PAGE, re.M)[1]
 
 
 def _pattern(sample):
-    """A line "…" is for any lines, "…" inside one for any text."""
+    """A line "…" matches any lines, "…" within a line any text."""
     lines = (
         r"(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in sample.splitlines()
     )

@@ -46,7 +46,7 @@ def test_an_id_without_a_near_match_points_to_find(environment):
     "name", [FLAGSHIP.upper(), "5461", "#5461", "https://github.com/microsoft/DeepSpeed/pull/5461/files"]
 )
 def test_ways_to_name_a_patch(environment, command, name):
-    """5461 is the pull request that fixed it; an issue has the same address with another word."""
+    """5461 is the pull request that fixed it; an issue's URL differs in one word."""
     done = environment.install("0.14.2").dsfix(command, name, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -39,7 +39,7 @@ PATCHES = {
     "raises_with_it": ("raise BugPresent('seen') if missing else RuntimeError('another bug')", ""),
     "dies": ("print('Segmentation fault', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)", ""),
     "pauses": ("signal.pause()", ""),
-    # its module is never imported; the bug disappears for another reason
+    # its module is never imported; the bug disappears for a different reason
     "gone_by_itself": (
         "if os.environ.get('DSFIX_SKIP'): raise BugPresent('seen')",
         "'changes': (Provide('colorsys', 'x', lambda module: 1),)",

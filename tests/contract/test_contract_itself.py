@@ -1,4 +1,4 @@
-"""The contract's checks on a stand-in DeepSpeed: every verb passes them, and a bad patch fails the right one."""
+"""The contract's checks on a stand-in DeepSpeed: every kind of change passes, and a bad patch fails the right one."""
 
 import textwrap
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""The verbs Replace and Provide."""
+"""The changes Replace and Provide."""
 
 import sys
 from types import ModuleType
@@ -186,7 +186,7 @@ def test_two_wrappers_of_one_function(bench, declare, order):
     outcomes = [engine.states[f"p{number}"].outcome for number in order]
     if order == (1, 0):
         assert (module.f, outcomes) == (original, [Outcome.DISABLED] * 2)
-    else:  # the inner one cannot be taken out, and says so
+    else:  # the inner one cannot be removed, and says so
         assert outcomes == [Outcome.FAILED, Outcome.DISABLED]
         assert "wrapped again since" in engine.states["p0"].reason
 

@@ -1,4 +1,4 @@
-"""The cache: what a process finds out about the source, and what the next process reuses."""
+"""The cache: what a process learns about the source, and what the next process reuses."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ USE = """
     import dsfix, deepspeed.m as m
     tell([m.f(1), outcomes()["cure"]])
 """
-# whatever is looked at anew cannot be read then
+# a source that is read again cannot be parsed then
 BLIND = """
     import ast
     def parse(*arguments, **options):
@@ -26,7 +26,7 @@ def learned(world):
 
 @pytest.fixture
 def known(simple):
-    """The stand-in with one flaw, of which a process has learned what there is to learn."""
+    """The stand-in with one flaw; a process has already filled the cache."""
     assert simple.run(USE).value == CURED
     assert simple.run(BLIND).value == CURED
     return simple
@@ -48,7 +48,7 @@ PROVEN = """
 
 
 def test_a_source_that_is_proven_is_not_judged_again(world):
-    """The evidence below keeps the patch out; its digest says that a proof has found otherwise."""
+    """The evidence below excludes the patch, but its digest says that a proof has accepted it."""
     world.package(m="def f(x):\n    y = x + 1\n    return y\n")
     change = """Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2")"""
     world.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 9"),))""")
@@ -99,7 +99,7 @@ def test_a_source_that_has_changed_is_read_again(known):
 
 
 def test_a_source_that_has_changed_unnoticed_is_compared_with_what_is_in_memory(known):
-    """As where a file is replaced by one of the same size and time: the code tells them apart."""
+    """A file is replaced by one of the same size and time: the code shows the difference."""
     file = known.site / "deepspeed" / "m.py"
     before = file.stat()
     file.write_text(file.read_text().replace("return y", "return 0"))
@@ -191,7 +191,7 @@ def test_files_left_by_a_killed_process_are_removed(known):
     partial = file.with_suffix(".partial")
     partial.write_text("half")
     assert known.run(USE).value == CURED
-    assert learned(known) == [partial]  # of a process that may still be writing
+    assert learned(known) == [partial]  # from a process that may still be writing
     os.utime(partial, (time.time() - 3600,) * 2)
     assert known.run(USE).value == CURED
     assert learned(known) == [file]

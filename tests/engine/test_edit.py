@@ -1,4 +1,4 @@
-"""The verb Edit: what can be edited, and what must stay unchanged."""
+"""The change Edit: what can be edited, and what must stay unchanged."""
 
 import asyncio
 import inspect

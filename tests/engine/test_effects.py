@@ -1,4 +1,4 @@
-"""What patches say that they did, in the log, in report() and in the report files."""
+"""The effects that patches report: in the log, in report() and in the report files."""
 
 import json
 

@@ -23,7 +23,7 @@ FIXED = [3, {"cure": "applied"}, True]
 
 @pytest.fixture
 def tool(world):
-    """deepspeed.utils.zero_to_fp32, a tool that adds one instead of two; dsfix is loaded as below `dsfix run`."""
+    """deepspeed.utils.zero_to_fp32, a tool that adds one instead of two; dsfix is loaded as under `dsfix run`."""
     world.package(utils__zero_to_fp32=TOOL)
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.utils.zero_to_fp32:f", replace="x + 1", code="x + 2"))')
     world.module("sitecustomize", "import dsfix")
@@ -44,7 +44,7 @@ def test_as_a_module(tool):
 
 
 def test_as_a_module_that_deepspeed_imports_itself(tool):
-    """runpy asks no finder for it, and warns."""
+    """runpy uses no finder for it, and warns."""
     tool.module("deepspeed.__init__", "import deepspeed.utils.zero_to_fp32\n")
     tool.module("deepspeed.utils.zero_to_fp32", TOOL.replace("import deepspeed\n", ""))
     told = tool.python("-m", "deepspeed.utils.zero_to_fp32")

@@ -131,7 +131,7 @@ def test_without_any_source_one_warning_is_enough(simple):
     file = simple.site / "deepspeed" / "m.py"
     py_compile.compile(str(file), cfile=str(file.with_suffix(".pyc")))
     file.unlink()
-    shutil.rmtree(simple.site / "deepspeed-0.dist-info")  # as in a frozen program: nor is the release known
+    shutil.rmtree(simple.site / "deepspeed-0.dist-info")  # as in a frozen program: the release is unknown, too
     told = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
     assert told.value == [2, {"cure": "drifted", "other": "drifted"}]
     (warning,) = told.warnings

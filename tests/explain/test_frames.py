@@ -1,4 +1,4 @@
-"""What is said of an error that no signature matches: where it was raised."""
+"""What is reported about an error that no signature matches: where it was raised."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every signature is valid, is recognised in its `matches`, and not in what is `near`."""
+"""Every signature is valid, and is recognised in its `matches` but not in `near`."""
 
 import re
 from collections import Counter

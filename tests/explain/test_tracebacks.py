@@ -15,7 +15,7 @@ TRACEBACKS = {
     for name, text in re.findall(r"^=== (.+)\n((?:(?!=== ).*\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
 SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
-# recorded under another name than that of the patch
+# recorded under a name other than the patch's
 PATCH_OF = {
     "several_backwards": "zero12_several_backwards_drop",
     "empty_parameter": "zero12_empty_parameter",

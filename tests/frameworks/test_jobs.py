@@ -1,5 +1,5 @@
-"""The examples with frameworks on two ranks: with dsfix they train as without DeepSpeed, and it says what the page
-says; without dsfix a job computes something else just where dsfix says that a patch took effect."""
+"""The examples with frameworks on two ranks: with dsfix they train as without DeepSpeed, and log what the page
+shows; without dsfix a job gives different results exactly if dsfix logs that a patch took effect."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_devices_in_a_map_are_normalized(given, here, expected):
 def test_a_model_without_a_map_has_no_dispatch():
     assert dispatch.find(Model(), "cuda:0") is None
     assert dispatch.find(None, "cuda:0") is None
-    assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # another kind of hook
+    assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # a different kind of hook
 
 
 def test_a_few_outermost_modules_are_named_per_device():

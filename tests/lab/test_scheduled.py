@@ -1,4 +1,4 @@
-"""What holds under a schedule beside the programs of test_schedules.py, and how schedules are named."""
+"""Behaviour under a schedule, in addition to the programs of test_schedules.py, and the names of schedules."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ print(json.dumps([x.grad.sum().item(), layer.bias.grad.tolist(), str(wide.dtype)
 
 
 def test_batch_norm_in_evaluation_saves_the_same_each_time(answer):
-    """Else a checkpoint that recomputes it fails."""
+    """Otherwise a checkpoint that recomputes it fails."""
     source = """
 from dsfix.lab.cuda import load
 load()

@@ -1,4 +1,4 @@
-"""Streams of the emulated device under a schedule, and its race detector: programs with one missing wait, and right."""
+"""Streams of the emulated device under a schedule, and its race detector: programs with and without a missing wait."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Linters leave `import dsfix` where it stands in the documentation's snippets, the examples and the demonstration."""
+"""Linters do not move `import dsfix` in the documentation's snippets, the examples and the demonstration."""
 
 import re
 import subprocess
@@ -41,7 +41,7 @@ def fixed(text, tool, directory):
 
 
 def is_first(text):
-    """Whether the first import, apart from those of the future, is that of dsfix."""
+    """Whether the first import, apart from __future__, is that of dsfix."""
     imports = re.findall(r"^(?:import|from) (?!__future__)(\S+)", text, re.MULTILINE)
     return imports[:1] == ["dsfix"]
 

@@ -411,7 +411,7 @@ def marked(tmp_path, monkeypatch):
 
 class TestMarks:
     def test_code_that_the_changes_do_not_use_is_not_counted(self, marked):
-        # an expression; an if, an import and a call; an if and two returns of the helper; a return of what is shared
+        # an expression; an if, an import and a call; an if and two returns of the helper; a return of the shared code
         assert hits.statements == {"some": 1 + 3 + 3 + 1}
 
     def test_an_expression_stays_an_expression(self, marked):
@@ -473,7 +473,7 @@ def in_all(job, with_dsfix=None, before=None, **known):
 
 
 def alone(job, *others, ran=None, with_dsfix=None, before=None, **known):
-    """The record after one patch was judged in a job; whether it runs its lines."""
+    """The record after one patch was judged in a job; and whether it runs the patch's lines."""
     jobs = {each: Run("", SAME, dict(ran or {EMPTY: "1"})) for each in (job.id, *others)}
     record = Record("1.0", jobs=jobs, **known)
     results = {"without": before or moved(RIGHT), ALL: with_dsfix or moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)}
@@ -510,7 +510,7 @@ class TestRunning:
 
     @pytest.mark.parametrize(("said", "state"), [(EMPTY, "same"), ("moe_group_order", "other")])
     def test_a_wrong_result_that_was_changed_is_seen(self, job, said, state):
-        """EMPTY is a crash, which needs not show in the results."""
+        """EMPTY is a crash, which need not show in the results."""
         found = in_all(job, moved(RIGHT, **APPLIES, effects=[said])).jobs[job.id].found
         assert (found.state, said in found.why) == (state, state == "other")
 

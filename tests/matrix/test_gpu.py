@@ -1,4 +1,4 @@
-"""`python -m matrix gpu`: what is run in which order, what is written of it, and what is recorded."""
+"""`python -m matrix gpu`: what is run in which order, what is written, and what is recorded."""
 
 import json
 import os

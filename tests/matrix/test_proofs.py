@@ -79,7 +79,7 @@ def test_cells_of_an_earlier_version_are_kept_and_marked(tmp_path, monkeypatch):
 
 
 def test_cells_are_read_as_they_were_run(tmp_path):
-    """Whatever the patch's outcome was, the device, what is installed, and the text."""
+    """For any outcome of the patch, device, installed versions and text."""
     text = 'a | "quoted" \\ and\n\ntwo lines\u2028…\r'
     odd = Cell(
         Run("error", "", text), Run("bug", "applied, drifted", text), {"deepspeed": "2.0"}, "", True, "2026-01-02"

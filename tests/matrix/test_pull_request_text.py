@@ -1,4 +1,4 @@
-"""The fix and the test that are written for DeepSpeed, on stand-ins for a patch and for what it changes."""
+"""The fix and the test that are written for DeepSpeed, on stand-ins for a patch and the module that it changes."""
 
 import ast
 import importlib

@@ -62,7 +62,7 @@ def _run(*arguments):
 class TestApply:
     @pytest.fixture
     def clone(self, environment, tmp_path_factory, monkeypatch):
-        """A clone has no metadata: whatever DeepSpeed is installed besides, the clone's source decides."""
+        """A clone has no metadata: whatever DeepSpeed is installed, the clone's source decides."""
         shutil.rmtree(environment.install("0.14.2").directory / "deepspeed-0.14.2.dist-info")
         installed = type(environment)(tmp_path_factory.mktemp("installed")).install("0.19.0", stage3="")
         monkeypatch.setenv("PYTHONPATH", str(installed.directory))
@@ -113,7 +113,7 @@ class TestRun:
 
     @pytest.fixture
     def tried(self, clone, monkeypatch, capsys):
-        """What is told of pull requests that change BUG like this; the exit status."""
+        """The output for pull requests that change BUG like this; the exit status."""
         lines = TEST.strip().splitlines()
         new = NEW.format(count=len(lines), added="\n".join(f"+{line}" for line in lines))
 
@@ -130,12 +130,14 @@ class TestRun:
         return run
 
     def test_each_fix_is_tried_alone(self, tried):
-        told, status = tried(mends=(True, False), mends_too=(True, 0))  # of other sizes: bytecode of the same second
+        told, status = tried(
+            mends=(True, False), mends_too=(True, 0)
+        )  # of different sizes: bytecode of the same second
         assert told["mends"] == told["mends_too"] == "failed: AssertionError: the bug is there, then passed"
         assert (told["unwritable"], status) == ("it sets a name at run time", 0)
 
     def test_a_fix_that_does_not_help_is_trouble(self, tried):
-        """Nobody waits for a test that kills its process."""
+        """A test that kills its process is not waited for."""
         told, status = tried(does_not=(True, 1), dies=(True, "'hang'"), refused=(False, True))
         bug = "failed: AssertionError: the bug is there"
         assert told["does_not"].startswith(bug)

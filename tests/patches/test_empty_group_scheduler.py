@@ -68,7 +68,7 @@ def rates(scheduler):
 def test_a_scheduler_that_is_not_passed_still_sees_all_groups(kind, looked_at):
     optimizer = Optimizer(0, 2, 0, 1, 0)
     schedulers = [kind(optimizer) for _ in range(3)]
-    if looked_at:  # from then on some Pythons keep the attributes in a dictionary
+    if looked_at:  # after that, some Pythons keep the attributes in a dictionary
         assert all(vars(scheduler) for scheduler in schedulers)
     drop(optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [1.0, 3.0]

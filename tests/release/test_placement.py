@@ -9,7 +9,7 @@ import pytest
 from dsfix.lab import launch
 
 PROGRAMS = Path(__file__).parent / "programs"
-# what zero.Init does not place, by what made it; the adapter was made outside zero.Init
+# tensors that zero.Init does not place, by their creator; the adapter was created outside zero.Init
 LEFT_BEHIND = [
     *("rand", "hann_window", "linspace", "logspace", "from_numpy", "as_tensor", "load", "told"),
     *(f"adapter.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")),
@@ -20,7 +20,7 @@ GAIN = ["talker.gain", "attribute", "cpu"]
 
 @pytest.fixture(scope="module")
 def scenes(run_program):
-    """By scene what it found and what dsfix logged meanwhile, each message a list of lines."""
+    """Scene -> what it found and what dsfix logged meanwhile, each message a list of lines."""
     found, errors = run_program("placement")
     if "cannot tell" in found:
         pytest.skip(found["cannot tell"])
@@ -124,7 +124,7 @@ def test_two_ranks_log_everything_once(environment):
         pytest.skip(first.stderr.splitlines()[-1])
     assert [first.returncode, second.returncode] == [0, 0], first.stderr + second.stderr
     named = [re.findall(r"^  ([\w.]+): ", rank.stderr, re.M) for rank in (first, second)]
-    # on both; put on cuda:0 by number, and so astray on rank 1; one on each stage of a pipeline
+    # on both; placed on cuda:0 by number, hence misplaced on rank 1; one on each stage of a pipeline
     assert named == [["on_cpu", "0.plain"], ["by_number", "1.plain"]]
     assert _messages(first.stderr)[1] == ["[dsfix] INFO: moved 1 buffer to cuda:0: on_cpu (from cpu)"]
     assert _messages(second.stderr)[1] == ["[dsfix] WARNING: rank 1: moved 1 buffer to cuda:1: by_number (from cuda:0)"]

@@ -1,4 +1,4 @@
-"""Every function of the modules that patches are for: found where it is, and its code known again from the source."""
+"""Every function of the modules that patches change is found, and its code is reproduced from the source."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The audit under a schedule: silent where DeepSpeed waits as it has to, and not where it does not."""
+"""The audit under a schedule: silent if DeepSpeed waits where it must, and not otherwise."""
 
 import pytest
 from packaging.version import Version

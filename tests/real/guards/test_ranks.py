@@ -45,7 +45,7 @@ def job(tmp_path, command):
 
 @pytest.fixture
 def other(tmp_path):
-    """A directory with this dsfix under another version number."""
+    """A directory with this dsfix under a different version number."""
     package = tmp_path / "other" / "dsfix"
     shutil.copytree(Path(str(dsfix.__file__)).parent, package, ignore=shutil.ignore_patterns("__pycache__", "patches"))
     patches = Path(dsfix.patches.__file__).parent

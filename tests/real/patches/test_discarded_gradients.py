@@ -1,4 +1,4 @@
-"""Gradients that a script discards stay discarded, where patches add what DeepSpeed loses; in doubt with a warning."""
+"""Patches that add gradients which DeepSpeed loses keep discarded ones discarded; in doubt, with a warning."""
 
 import pytest
 
