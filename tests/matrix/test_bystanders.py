@@ -661,7 +661,7 @@ class TestPage:
 
     def test_a_patch_of_other_releases_is_judged_by_the_test_that_is_named(self, job):
         page, root = docs.render([a_record(job, SAME)]), Path(__file__).parents[2]
-        unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
+        unjudged = page.partition("have not been judged alone yet: ")[2].partition(".\n")[0]
         for patch_id, test in docs.TESTED.items():
             assert patch_id in (root / test).read_text(encoding="utf-8")
             assert f"{patch_id} (`{test}`)" in page
@@ -669,7 +669,7 @@ class TestPage:
 
     def test_a_patch_that_no_job_can_run_is_named_with_the_reason(self, job):
         page = docs.render([a_record(job, SAME)])
-        unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
+        unjudged = page.partition("have not been judged alone yet: ")[2].partition(".\n")[0]
         known = table.load()
         for patch_id, why in docs.IMPOSSIBLE.items():
             assert f"{patch_id} ({why})" in page
