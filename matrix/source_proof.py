@@ -28,7 +28,7 @@ from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 
 NAME = "source"
-HELP = "source proof: check every patch against the source of every release, without running DeepSpeed"
+HELP = "check every patch against the source of every release, without running DeepSpeed (source proof)"
 PROVEN = Path(__file__).resolve().parents[1] / "dsfix" / "catalogue" / "proven.txt"
 _WORKER = Path(__file__).with_name("verdicts.py")
 _COLUMNS = ("patch", "mismatches", "affected", "fixed", "not affected", "seconds", "applies to")

@@ -14,7 +14,7 @@ from dsfix.cli.exits import OK, Complaint
 from matrix import table
 
 NAME = "tox"
-HELP = "write the releases of the table and the versions they are run with into tox.ini"
+HELP = "write the table's releases and the versions they are run with into tox.ini"
 PATH = Path(__file__).parent.parent / "tox.ini"
 _BEGIN = "# written by `python -m matrix tox`: {}"
 _END = "# written up to here"
