@@ -22,12 +22,12 @@ class CoverageState(enum.Enum):
     DIAGNOSED = "diagnosed"
     UNSAFE = "cannot be changed safely"
     OUTSIDE = "no part of training"
-    NOBODY = "met by nobody"
+    UNREACHABLE = "unreachable"
     UNCONFIRMED = "unconfirmed"
     OPEN = "open"
 
 
-APART = (CoverageState.OUTSIDE, CoverageState.NOBODY, CoverageState.UNCONFIRMED)
+APART = (CoverageState.OUTSIDE, CoverageState.UNREACHABLE, CoverageState.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
 _TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
@@ -36,7 +36,7 @@ _FOLDERS = {
     **{"zero12": "zero-1/2", "zero3": "zero-3", "zeropp": "zero++"},
 }
 _BY_HAND = {
-    **{"unsafe": CoverageState.UNSAFE, "outside": CoverageState.OUTSIDE, "nobody": CoverageState.NOBODY},
+    **{"unsafe": CoverageState.UNSAFE, "outside": CoverageState.OUTSIDE, "unreachable": CoverageState.UNREACHABLE},
     **{"unconfirmed": CoverageState.UNCONFIRMED, "open": CoverageState.OPEN},
 }
 

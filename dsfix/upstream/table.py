@@ -19,7 +19,7 @@ AREAS = (
     *("profiler", "import"),
 )
 BY_NAME = ("patch", "explain", "check", "doctor")  # what a hand-written state may name
-BY_REASON = ("part", "unsafe", "outside", "nobody", "unconfirmed", "open")  # what it may give a reason for
+BY_REASON = ("part", "unsafe", "outside", "unreachable", "unconfirmed", "open")  # what it may give a reason for
 _HOME = "deepspeedai/DeepSpeed"
 
 

@@ -95,8 +95,8 @@ def test_a_patch_covers_the_row_whose_fix_it_names_on_the_releases_that_it_claim
 
 
 def test_releases_where_no_job_can_hit_a_bug_are_distinguished():
-    [bug] = known(row(state="nobody: it waits"), patches=[patch(affects="==0.12.1")])
-    assert states(bug) == [CoverageState.NOBODY, CoverageState.PATCHED, CoverageState.NOBODY]
+    [bug] = known(row(state="unreachable: it waits"), patches=[patch(affects="==0.12.1")])
+    assert states(bug) == [CoverageState.UNREACHABLE, CoverageState.PATCHED, CoverageState.NOBODY]
 
 
 @pytest.mark.parametrize("role", ["introduced in 0.12.0", "related: fixed in part in 0.13.0", "reported"])
@@ -126,7 +126,7 @@ def test_a_patch_named_by_hand_also_covers():
             "",
         ),
         ("unsafe: files would not fit", CoverageState.UNSAFE, (), "files would not fit"),
-        ("nobody: it is off", CoverageState.NOBODY, (), "it is off"),
+        ("unreachable: it is off", CoverageState.UNREACHABLE, (), "it is off"),
         ("unconfirmed: not seen", CoverageState.UNCONFIRMED, (), "not seen"),
         ("open: too large", CoverageState.OPEN, (), "too large"),
         ("", CoverageState.OPEN, (), ""),

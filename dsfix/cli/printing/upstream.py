@@ -22,7 +22,7 @@ _STYLES = {
     CoverageState.OPTIONAL: "yellow",
     CoverageState.DIAGNOSED: "cyan",
 }
-_WORDS = {CoverageState.NOBODY: "nobody", CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
+_WORDS = {CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
 Story = tuple[list[str], list[tuple[str, str]]]
 """Paragraphs, and rows of a name and a text."""
 _Found = Sequence[tuple[Bug, Answer]]
