@@ -1,6 +1,6 @@
-"""`import dsfix` first: the installed DeepSpeed behaves as if its known bugs were fixed.
+"""Import dsfix first: it fixes known bugs of the installed DeepSpeed in memory.
 
-Importing this package imports neither torch nor DeepSpeed. `report()` says what became of every patch.
+Importing this package imports neither torch nor DeepSpeed. `report()` returns the outcome of every patch.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ if not is_command_line():
 
         try:
             Watch(_settings).start()
-        except Exception as error:  # a job is worth more than its guards
+        except Exception as error:  # never let dsfix break the job
             log.warn(f"the guards could not start: {describe(error)}")

@@ -1,4 +1,4 @@
-"""What a patch's `config` condition may look at: a job's config, as its DeepSpeed reads it, and its model."""
+"""What a patch's `config` condition may use: a job's config, as its DeepSpeed reads it, and its model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OLDEST = Version("0")
 
 
 def value_at(config: Mapping[str, Any], path: Sequence[str], default: Any = None) -> Any:
-    """The value at that path of a config; the default where there is none."""
+    """The value at that path of a config, or the default."""
     value: Any = config
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
@@ -42,22 +42,22 @@ class Job:
     decay: float | None = None
 
     def get(self, *path: str, default: Any = None) -> Any:
-        """The value at that path; the default where there is none."""
+        """The value at that path, or the default."""
         return value_at(self.config, path, default)
 
     def number(self, *path: str, default: float = 0) -> float:
-        """The number at that path; the default where there is none, or "auto"."""
+        """The number at that path; the default if it is missing or "auto"."""
         value = self.get(*path)
         return value if isinstance(value, (int, float)) else default
 
     def block(self, *path: str) -> Mapping[str, Any]:
-        """The block at that path; an empty one where there is none."""
+        """The block at that path, or an empty one."""
         value = self.get(*path)
         return value if isinstance(value, Mapping) else {}
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None where it is still "auto"."""
+        """The ZeRO stage; None if it is still "auto"."""
         value = self.get("zero_optimization")
         if isinstance(value, bool):  # an old form
             return int(value)
@@ -82,7 +82,7 @@ class Job:
         return self.device("offload_optimizer") == "cpu"
 
     def on(self, section: str) -> bool | None:
-        """Whether fp16, bf16 or torch_autocast is enabled; None where that is still "auto"."""
+        """Whether fp16, bf16 or torch_autocast is enabled; None if that is still "auto"."""
         value = self._precision(section).get("enabled", False)
         if value == AUTO:
             return self.any_string_is_true if self.plain else None
@@ -138,7 +138,7 @@ class Job:
 
     @property
     def fused_adam(self) -> bool | None:
-        """Whether the config's optimizer is DeepSpeed's FusedAdam or a 1-bit Adam; None where the script passes one."""
+        """Whether the config's optimizer is DeepSpeed's FusedAdam or a 1-bit Adam; None if the script passes one."""
         if self.optimizer is None:
             return None
         adam = self.optimizer in ("adam", "adamw", "onebitadam", "zerooneadam")
@@ -151,6 +151,6 @@ class Job:
 
     @property
     def optimizer(self) -> str | None:
-        """The optimizer named in the config, in lower case; None where the script passes one."""
+        """The optimizer named in the config, in lower case; None if the script passes one."""
         name = self.block("optimizer").get("type")
         return name.lower() if isinstance(name, str) else None

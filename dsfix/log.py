@@ -1,4 +1,4 @@
-"""The logger "dsfix": to the application's handlers where it has set up logging, to standard error where not."""
+"""The logger "dsfix": uses the application's handlers if logging is configured, else standard error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _occurrences: collections.Counter[str] = collections.Counter()
 
 
 class _WhereNobodyListens(logging.Handler):
-    """To what is standard error at that moment, unless the application has set up logging."""
+    """Writes to the current sys.stderr unless the application has configured logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers and sys.stderr is not None:
@@ -34,7 +34,7 @@ def set_up(level: int) -> None:
 
 
 def rank() -> int:
-    """This process's global rank by its launcher's environment; 0 where there is no launcher."""
+    """This process's global rank from the launcher's environment; 0 without a launcher."""
     for name in _RANK_VARIABLES:
         value = os.environ.get(name, "")
         if value.isascii() and value.isdecimal():
@@ -43,7 +43,7 @@ def rank() -> int:
 
 
 def speaks_for_job() -> bool:
-    """Whether this process has rank 0, and was not started by one that has announced the job."""
+    """Whether this process has rank 0 and was not started by one that has announced the job."""
     return rank() == 0 and _ANNOUNCED not in os.environ
 
 

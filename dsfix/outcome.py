@@ -1,4 +1,4 @@
-"""What became of a patch: exactly one outcome, with a sentence of why."""
+"""The outcome of a patch: exactly one of these, with a reason in one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Outcome(enum.Enum):
     PENDING = "pending"
     NOT_AFFECTED = "not-affected"
     ALREADY_FIXED = "already-fixed"
-    UNPROVEN = "unproven"  # the release is newer than any the patch was proven on, and its source does not settle it
+    UNPROVEN = "unproven"  # the release is newer than any the patch was proven on, and its source does not show the bug
     DRIFTED = "drifted"
     CONFLICT = "conflict"
     DISABLED = "disabled"
@@ -27,7 +27,7 @@ STAYS_OUT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
 """The outcomes of a patch whose bug is absent."""
 
 REMEDY = {
-    Outcome.DRIFTED: "the source differs from every release this patch was proven on: `python -m dsfix show {id}` "
+    Outcome.DRIFTED: "the source matches no release that this patch was proven on: `python -m dsfix show {id}` "
     "describes the bug, DSFIX_SKIP={id} silences this",
     Outcome.CONFLICT: "remove the other change, or silence this with DSFIX_SKIP={id}",
     Outcome.FAILED: "report it, or silence it with DSFIX_SKIP={id}",
@@ -36,7 +36,7 @@ REMEDY = {
 
 
 class Refused(Exception):
-    """A change is not made, for a known reason: `outcome` and a sentence. Nothing has been touched."""
+    """A change is not made, for a known reason: `outcome` and a sentence. Nothing has been changed."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
         super().__init__(reason)
@@ -49,15 +49,15 @@ class StrictError(RuntimeError):
 
 
 class RequirementError(RuntimeError):
-    """Raised by `dsfix.require`: the script cannot rely on dsfix, or on a patch; the message is one sentence."""
+    """Raised by `dsfix.require`; the message says in one sentence what is missing."""
 
 
 def describe(error: BaseException) -> str:
-    """An exception that nobody expected, as a reason."""
+    """An unexpected exception, as a reason."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def some(names: Iterable[str], most: int) -> str:
-    """The first names, and the number of the others."""
+    """The first `most` names, and how many more there are."""
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")

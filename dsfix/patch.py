@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 RAN = "ran"
-"""The effect of an Edit whose code has run: whether a result changed, only the device knows."""
+"""The effect of an Edit that reports only that its code ran, because only the device knows whether a result changed."""
 
 EFFECTS = "_dsfix_effects"
-"""The name of `dsfix.process.effects` in edited modules: an import would cost more than all the rest of what tells."""
+"""The name of `dsfix.process.effects` in edited modules, because an import statement would cost more than the check."""
 
 
 class Severity(enum.Enum):
@@ -57,10 +57,10 @@ class Edit(_Targeted):
     ``i not in x`` are equal); a body that is only ``...`` matches any body. It must occur exactly `count` times.
     `code` takes the anchor's line numbers. It may call the functions in `uses` by their names.
 
-    effect: what it did, a short phrase in the past tense, which is told the first time that `code`, or the statement
-    around an expression, is reached and `when` holds: exactly where the result is about to differ from unpatched
-    DeepSpeed's. `when` reads no value from a device, and knows no `uses`. RAN where only the device knows. "" where a
-    function of `uses` calls `took_effect`.
+    effect: a short past-tense phrase for the log, reported once, when `code` (or the statement around an expression)
+    is first reached with `when` true, i.e. when the result first differs from unpatched DeepSpeed's. `when` must not
+    read values from a device or call functions in `uses`. RAN if only the device knows. "" if a function in `uses`
+    calls `took_effect`.
     """
 
     target: str
@@ -80,7 +80,7 @@ class Edit(_Targeted):
 
     @property
     def anchor(self) -> str:
-        """The source of the anchor, whichever of the three places it marks."""
+        """The source of the anchor, whether code goes after it, before it or in its place."""
         return self.after or self.before or self.replace or ""
 
     @property
@@ -90,7 +90,7 @@ class Edit(_Targeted):
         return "".join(imports) + textwrap.dedent(self.code)
 
     def telling(self, patch_id: str) -> str:
-        """The statement before `code` that tells its effect, the first time only."""
+        """The statement before `code` that reports its effect, the first time only."""
         if not self.effect:
             return ""
         new, call = "untold", f"took_effect({patch_id!r}, {self.effect!r})"
@@ -101,7 +101,7 @@ class Edit(_Targeted):
 
 @dataclass(frozen=True, eq=False)
 class Replace(_Targeted):
-    """Another object in place of a function, class or attribute: ``factory(original) -> replacement``.
+    """A replacement for a function, class or attribute: ``factory(original) -> replacement``.
 
     Aliases of the original in modules imported earlier follow.
     """
@@ -151,16 +151,16 @@ class Patch:
     title: one line, what users see, without a full stop.
     severity: what the bug does to a job.
     affects: PEP 440 specifiers per distribution, all of which must hold, e.g. ``{"deepspeed": ">=0.14.1,<0.14.3"}``.
-        A range that begins at 0.12.0 says nothing of earlier releases: none of them is run.
+        A range that begins at 0.12.0 says nothing about earlier releases, which have not been run.
     changes: the edits; all are made or none.
-    symptom: a regular expression that matches the traceback or log of a job with the bug; "" where nothing shows it.
+    symptom: a regular expression that matches the traceback or log of a job with the bug; "" if the bug is silent.
     upstream: link to an issue, pull request or commit -> what it did: "reported", "introduced", "fixed in 0.14.3".
-    fixed_in: the first release after the affected ones; None where the newest release has the bug.
-    present: evidence in the source that the bug is present; together with the anchors of the edits it must tell the
-        affected releases from all others without a version number, for forks and development builds.
+    fixed_in: the first release after the affected ones; None if the newest release has the bug.
+    present: evidence in the source that the bug is present; together with the edits' anchors it must distinguish the
+        affected releases from all others without the version number, for forks and development builds.
     fixed: evidence in the source that it is fixed already; any one suffices.
-    continued_by: the id of the patch for later releases, where they have the bug in other code.
-    config: whether a job meets the bug, as far as its config and model show (see `dsfix.job.Job`); None where they do
+    continued_by: the id of the patch for later releases that have the bug in different code.
+    config: whether a job triggers the bug, from its config and model (see `dsfix.job.Job`); None if they do
         not show it.
     default: False for a patch that applies only when it is named in DSFIX_ONLY.
     ranks, device: what `reproduce` needs; device is "cuda" (real or emulated) or "cpu".
@@ -189,12 +189,12 @@ class Patch:
         object.__setattr__(self, "modules", tuple(modules))
 
     def claims(self, release: str) -> bool:
-        """Whether `affects` has this release of DeepSpeed."""
+        """Whether `affects` includes this release of DeepSpeed."""
         return satisfies(self.affects.get("deepspeed", ""), release)
 
 
 class BugPresent(Exception):
-    """Raised by `reproduce` when, and only when, this very bug was seen; the message says what was seen."""
+    """Raised by `reproduce` if and only if this very bug was seen; the message says what was seen."""
 
 
 class CannotTell(Exception):

@@ -1,4 +1,4 @@
-"""Rules of `check` and `doctor`: what each looks for, which releases it applies to, and the remedy.
+"""Rules of `check` and `doctor`: what each detects, which releases it applies to, and the remedy.
 
 A family is a module of functions under `@error`, `@warning` or `@note`, or of tuples of rules; a package of such
 modules is a registry, like dsfix.patches.

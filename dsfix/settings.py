@@ -28,18 +28,18 @@ _SHOWN = 3  # unknown variables
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 HASHES_REPEAT = not sys.flags.ignore_environment and os.environ.get("PYTHONHASHSEED", "random") not in ("", "random")
-"""Whether each process and start has the same hashes of strings: a script that sets the variable is too late for it."""
+"""Whether PYTHONHASHSEED fixes string hashes; read at import, because setting it later has no effect."""
 
 
 def cache_directory() -> Path:
-    """$DSFIX_CACHE, or dsfix in the user's cache directory. Raises RuntimeError where the user has no home."""
+    """$DSFIX_CACHE, or dsfix in the user's cache directory. Raises RuntimeError if the user has no home directory."""
     if os.environ.get("DSFIX_CACHE"):
         return Path(os.environ["DSFIX_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file all at once or not at all, and its folder if there is none. Raises OSError."""
+    """Write a file atomically, creating its folder if necessary. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -77,7 +77,7 @@ class Settings(NamedTuple):
         def flag(name: str, default: bool = False) -> bool:
             value = env.get(name, "").strip().lower()
             if value not in _YES | _NO | {""}:
-                complaints.append(f"{name}={env[name]!r} is neither yes (1) nor no (0): ignored")
+                complaints.append(f"{name}={env[name]!r} must be 1 or 0: ignored")
             return value in _YES or (default and value not in _NO)
 
         def choice(name: str, choices: tuple[str, ...]) -> str:
@@ -89,7 +89,7 @@ class Settings(NamedTuple):
 
         severities = _words(env.get("DSFIX_SEVERITY", "").lower())
         for unknown in sorted(severities - set(_SEVERITIES)):
-            complaints.append(f"DSFIX_SEVERITY: {unknown!r} is not one of {', '.join(_SEVERITIES)}: no patch has it")
+            complaints.append(f"DSFIX_SEVERITY: unknown severity {unknown!r}; must be one of {', '.join(_SEVERITIES)}")
         level = env.get("DSFIX_LOG_LEVEL", "").strip().upper() or "INFO"
         if level not in _LEVELS:
             given = env["DSFIX_LOG_LEVEL"]
@@ -119,7 +119,7 @@ class Settings(NamedTuple):
         )
 
     def complaints_about(self, known: Collection[str]) -> list[str]:
-        """One sentence for each value that could not be used, ids that no patch has included."""
+        """One sentence for each value that could not be used, including unknown ids."""
         named = {"DSFIX_SKIP": self.skip, "DSFIX_ONLY": self.only or frozenset()}
         unknown = ((variable, each) for variable, ids in named.items() for each in sorted(ids.difference(known)))
         return [*self.complaints, *(f"{variable}: {UnknownPatch(each, known)}" for variable, each in unknown)]
@@ -135,7 +135,7 @@ class Settings(NamedTuple):
         if self.severities is not None and severity not in self.severities:
             return f"its severity, {severity}, is not named in DSFIX_SEVERITY"
         if not default and self.only is None:
-            return f"off by default: DSFIX_ONLY={patch_id} turns it on"
+            return f"off by default; DSFIX_ONLY={patch_id} enables it"
         return None
 
 

@@ -1,4 +1,4 @@
-"""What the commands look at: the installed distributions, and a verdict for every patch."""
+"""What the commands examine: the installed distributions, and a verdict for every patch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _cache = functools.cache(Cache)  # read once for all patches
 
 
 def distributions() -> dict[str, str | None]:
-    """Version, "" where there is one without metadata, None where it is absent."""
+    """The versions: "" for a package without metadata, None for an absent one."""
     return {name: versions.installed(name) for name in (*SHOWN, *registry.plugin_distributions())}
 
 
@@ -41,7 +41,7 @@ def verdicts() -> dict[str, Verdict]:
 
 
 def if_asked_for(entry: Entry) -> Verdict:
-    """The verdict on a patch where somebody names it: one that is off by default is on then."""
+    """The verdict on a patch that the user named: one that is off by default counts as on."""
     return decide(entry._replace(patch=replace(entry.patch, default=True)), Settings.read())
 
 
@@ -49,14 +49,14 @@ def decide(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
     try:
         return before_source(entry.summary, settings, _cache()) or by_source(entry.patch, _cache())
-    except Exception as error:  # one declaration that cannot be evaluated must not cost the others
+    except Exception as error:  # one declaration that cannot be evaluated must not affect the others
         code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
         return Verdict(Outcome.FAILED, f"{describe(error)}{code}")
 
 
 def entries(text: str) -> list[Entry]:
-    """The patch of that id, in any case, or those for an issue, pull request or commit of upstream: 7948, #7948, its
-    address. Raises UnknownPatch, which names the nearest ids."""
+    """The patch with that id (case-insensitive), or those for an upstream issue, pull request or commit: 7948, #7948,
+    URL. Raises UnknownPatch, which names the nearest ids."""
     link, known = reference(text), registry.catalogue()
     found = [
         each
@@ -74,7 +74,7 @@ def named(texts: Iterable[str]) -> list[Entry]:
 
 
 def reference(text: str) -> str:
-    """ "deepspeedai/deepspeed/7948" of 7948, #7948, owner/name#7948 or an address on GitHub; "" of another text."""
+    """ "deepspeedai/deepspeed/7948" for 7948, #7948, owner/name#7948 or a GitHub URL; "" for any other text."""
     found = _REFERENCE.fullmatch(text.strip())
     if found is None:
         return ""

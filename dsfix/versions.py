@@ -31,7 +31,7 @@ class Fit(enum.Enum):
 
 
 class Gate(NamedTuple):
-    """near: whether a build that is judged by its source is inside by its number. newer: whether the release is inside,
+    """near: whether a build judged by its source is in the range by version number. newer: whether the release is in it
     and newer than any that the patches were run on."""
 
     fit: Fit
@@ -42,7 +42,7 @@ class Gate(NamedTuple):
 
 @functools.cache
 def installed(distribution: str) -> str | None:
-    """The version of what would be imported, as its metadata gives it; "" if it has none, None if it is absent."""
+    """The version of the package that would be imported, from its metadata; "" if it has none, None if absent."""
     _judged()
     if distribution == "python":
         return platform.python_version()
@@ -51,7 +51,7 @@ def installed(distribution: str) -> str | None:
         records = [each for each in found if distribution != "deepspeed" or _describes_what_is_imported(each)]
         if not records:
             return "" if found or importable(distribution) else None
-        # an interrupted upgrade leaves two: which of them is about the package that is there, nobody can tell
+        # an interrupted upgrade leaves two, and nothing shows which of them belongs to the package present
         same_place = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
         version = " and ".join(sorted(set(map(_recorded_version, same_place))))
     except Exception:  # metadata that cannot be read is no metadata
@@ -61,12 +61,12 @@ def installed(distribution: str) -> str | None:
 
 @functools.cache
 def _judged() -> str | None:
-    """Where the DeepSpeed is that `installed` is about."""
+    """The location of the DeepSpeed that `installed` describes."""
     return module_file("deepspeed")
 
 
 def moved() -> bool:
-    """Whether DeepSpeed is another than at the last call, as sys.path has changed; its version is read again then."""
+    """Whether a changed sys.path leads to a different DeepSpeed than at the last call; if so, its version is reread."""
     before = _judged()
     _judged.cache_clear()
     if before == _judged():
@@ -76,7 +76,7 @@ def moved() -> bool:
 
 
 def _recorded_version(found: metadata.Distribution) -> str:
-    """Its header alone: `Distribution.version` parses the whole README below it, which takes ten times as long."""
+    """Reads only the header: `Distribution.version` parses the whole README below it, which takes ten times as long."""
     text = found.read_text("METADATA") or found.read_text("PKG-INFO") or found.read_text("") or ""
     header = _VERSION.search(text.partition("\n\n")[0])
     return header.group(1).strip() if header else ""
@@ -101,7 +101,7 @@ def module_file(name: str) -> str | None:
 
 
 def content(path: str) -> bytes:
-    """What a file contains, also one in a zip archive. Raises OSError or ImportError."""
+    """The content of a file, also in a zip archive. Raises OSError or ImportError."""
     if not os.path.exists(path):
         return zipimport.zipimporter(os.path.dirname(path)).get_data(path)
     with open(path, "rb") as file:
@@ -109,7 +109,7 @@ def content(path: str) -> bytes:
 
 
 def on_disk(path: str) -> str:
-    """The file of that path, or the zip archive that has it, or the nearest directory where it is missing."""
+    """The file of that path, or the zip archive that contains it, or the nearest existing directory."""
     while path and not os.path.exists(path):
         path = os.path.dirname(path)
     return path
@@ -125,7 +125,7 @@ def importable(package: str) -> bool:
 
 
 def _describes_what_is_imported(found: metadata.Distribution) -> bool:
-    """False where another DeepSpeed, earlier on sys.path, shadows the one that the metadata is about."""
+    """False if another DeepSpeed, earlier on sys.path, shadows the one that the metadata describes."""
     origin = _judged()
     if origin is None:
         return True  # half installed: the verdict says so
@@ -142,15 +142,15 @@ def _describes_what_is_imported(found: metadata.Distribution) -> bool:
 
 
 def described(*distributions: str) -> str:
-    """Those that are installed, with their versions, for messages."""
+    """The installed ones with their versions, for messages."""
     present = {name: installed(name) for name in distributions if installed(name) is not None}
     return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
 
 
 @functools.cache
 def satisfies(specifiers: str, version: str) -> bool:
-    """Whether the version is in the range, in which an invalid one is not; a local part says nothing about order."""
-    from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may do without
+    """Whether the version is valid and in the range; its local part is ignored."""
+    from packaging.specifiers import SpecifierSet  # takes 1 to 2 % of `import deepspeed`, which may not need it
 
     try:
         # packaging 24 and 26 differ without prereleases=True
@@ -199,7 +199,7 @@ def _compare(distribution: str, text: str, specifiers: str) -> Gate:
     try:
         version = _version(text)
     except InvalidVersion:
-        what = f"{distribution} gives its version as {text!r}" if text else f"{distribution} gives no version"
+        what = f"{distribution} reports the version {text!r}" if text else f"{distribution} reports no version"
         return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what)
     inside = satisfies(specifiers, text)
     newer = judged_by_source and inside and _version(version.public) > NEWEST_PROVEN

@@ -1,8 +1,8 @@
-"""Evidence for the patches: proofs of version ranges, bystanders, the sweep of configs, other projects' tests."""
+"""Evidence for the patches: proofs of version ranges, bystanders, the sweep of configs, DeepSpeed's own tests."""
 
 import sys
 from pathlib import Path
 
-# proofs are about the installed dsfix; the checkout's dsfix/ has no patches in it
+# proofs test the installed dsfix; the checkout's dsfix/ contains no patches
 _CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _CHECKOUT]

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     extended = with_releases(current, new)
     entries = source_proof.chosen(None)
     environments = toxini.updated(toxini.text(), extended)
-    # the proof may be interrupted, so it comes first: a release that is in the table is not checked again
+    # prove first: if this is interrupted, a release already in the table would never be checked
     cells, missing = source_proof.prove(entries, [each.deepspeed for each in new], index)
     table.save(extended)
     toxini.PATH.write_text(environments, encoding="utf-8")
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def proven(text: str, releases: table.Table) -> str:
-    """The module of the version gate, which says which release is the newest that the patches were run on."""
+    """The module of the version gate, which contains the newest release that the patches were run on."""
     return re.sub(r"(?m)^NEWEST_PROVEN = .*$", f'NEWEST_PROVEN = Version("{releases.releases[-1].deepspeed}")', text)
 
 
@@ -92,7 +92,7 @@ def described(name: str, index: Index, current: table.Table) -> table.Release:
 
 
 def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.Table:
-    """The table with these releases. CI samples the newest, and keeps the previous one if it ended its minor series."""
+    """The table with these releases. CI samples the newest release, and the last release of the previous minor."""
     before = current.releases[-1]
     releases = sorted((*current.releases, *new), key=lambda each: each.version)
     newest = releases[-1]
@@ -109,7 +109,7 @@ def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
         for distribution, version in environment.distributions.items() if environment.runs(release) else ():
             specifiers = release.requires.get(distribution, "")
             if not satisfies(specifiers, version):
-                yield f"requires {distribution} {specifiers}, but {name} has {version}: it needs another environment"
+                yield f"requires {distribution} {specifiers}, but {name} has {version}: it needs its own environment"
 
 
 def advice(cell: source_proof.Judged) -> str:

@@ -34,7 +34,7 @@ class Task:
 class Cells(ExitStack):
     """Runs cells; thread-safe. A context manager.
 
-    schedule: that the emulated device follows, whatever the reproductions ask for; "": what they ask for.
+    schedule: overrides the schedule that reproductions choose; "": no override.
     """
 
     def __init__(self, schedule: str = "") -> None:
@@ -45,10 +45,10 @@ class Cells(ExitStack):
         self._broken: dict[str, str] = {}
 
     def run(self, entry: Entry, release: str, fresh: bool = False, without: Run | None = None) -> Cell:
-        """Run one cell, by default in preloaded processes, repeated in fresh ones unless it is a plain yes or no.
+        """Run one cell, by default in preloaded processes; repeated in fresh ones unless the result is conclusive.
 
-        fresh: use fresh processes at once. without: the known run without the patch, which is then not repeated, with
-        a schedule not even in fresh processes.
+        fresh: use fresh processes immediately. without: the known run without the patch, which is then not repeated,
+        with a schedule not even in fresh processes.
         Raises environments.Unavailable if the release cannot be installed or a process cannot be started.
         """
         path = self._installed(release)
@@ -60,7 +60,7 @@ class Cells(ExitStack):
         return _cell(entry, release, path, None, without if self._schedule else None, self._schedule)
 
     def attempt(self, task: Task) -> Cell | str:
-        """The task's cell, or one sentence why there is none."""
+        """The task's cell, or why there is none, in one sentence."""
         try:
             return self.run(task.entry, task.release, without=task.without)
         except environments.Unavailable as reason:

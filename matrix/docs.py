@@ -1,4 +1,4 @@
-"""`docs`: write what is made of the catalogue, the table of releases and the records, and is committed."""
+"""`docs`: generate the committed files that derive from the catalogue, the release table and the records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def committed(found: Evidence) -> dict[str, str]:
-    """Path in the checkout -> text, of what is in git."""
+    """Path in the checkout -> text, for each committed file."""
     dates = {cell.date for column in found.columns for cell in found.ran(column)}
     return {
         "docs/patches.md": patches.render(found),
@@ -89,7 +89,7 @@ def counted(found: Evidence, checkout: Path) -> dict[str, str]:
 
 
 def index() -> str:
-    """What a job has to know of each patch to leave it unloaded, one a line."""
+    """The index: what a job needs to know about a patch without importing it; one per line."""
     shipped = registry.shipped()
     return table.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", nargs="+", metavar="ID", help="only these patches")
     parser.add_argument("--one-in", type=runner.jobs, default=1, metavar="N", help="only every Nth patch")
     parser.add_argument(
-        "--latest", type=int, default=0, metavar="N", help="with --one-in: also the N patches that git changed last"
+        "--latest", type=int, default=0, metavar="N", help="with --one-in: also the N most recently changed patches"
     )
     parser.add_argument(
         "--whole",
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         type=schedule,
         metavar="NAME",
-        help="let the emulated device follow a schedule (late, ahead, early, random:SEED), in the runs with the patch; "
-        "those without it are taken from the record",
+        help="schedule of the emulated device (late, ahead, early, random:SEED) in the runs with the patch; the runs "
+        "without it are taken from the record",
     )
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells in parallel")
 
@@ -93,7 +93,7 @@ def claimed(patch: Patch, environment: Environment, release: str) -> bool:
 
 
 def latest(count: int, known: Collection[str], checkout: Path = _CHECKOUT) -> list[str]:
-    """The known ids whose files the newest commits changed, newest first; none without git's history."""
+    """The patches changed by the most recent commits, newest first; empty without git history."""
     log = ["git", "-C", str(checkout), "log", "--format=", "--name-only", "--diff-filter=AM", "--", "patches/*.py"]
     try:
         done = subprocess.run(log, capture_output=True, text=True)

@@ -48,7 +48,7 @@ def current(releases: table.Table) -> table.Environment:
 
 
 def gpu() -> str:
-    """The name of the GPU that reproductions use here, "" if there is none."""
+    """The name of the GPU that reproductions use here, or ""."""
     if not gpu_likely():
         return ""
     done = subprocess.run([sys.executable, "-c", _GPU_NAME], capture_output=True, text=True)

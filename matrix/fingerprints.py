@@ -32,13 +32,13 @@ class Fingerprint(NamedTuple):
 
 
 def of(entry: Entry) -> Fingerprint:
-    """What a run proof goes by: both fingerprints of the patch in its current version."""
+    """Both fingerprints of the patch in its current version, which run proofs record."""
     defined = _defined(entry.module)
     return Fingerprint(_digest(_declared(entry, defined)), _digest(_reproduced(entry, defined)))
 
 
 def of_changes(entry: Entry) -> str:
-    """What bystanders go by: the fingerprint of the patch's changes and their helpers alone."""
+    """The fingerprint of only the patch's changes and their helpers, which bystanders record."""
     defined = _defined(entry.module)
     parts = (" ".join(_parts(each)) for each in entry.patch.changes)
     return _digest((*parts, *_sources(_helpers(entry), defined)))
@@ -98,7 +98,7 @@ def _defined(module: ModuleType) -> dict[str, ast.stmt]:
 
 
 def _shared(tree: ast.Module, package: str) -> Iterator[tuple[str, ast.stmt]]:
-    """What is imported from modules of the package that are no patches: by name, all of its source there."""
+    """The definitions imported from the package's shared modules, by name, with their source."""
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level and (node.module or "").startswith("_"):
             there = _defined(importlib.import_module(f"{'.' * node.level}{node.module}", package))
@@ -122,13 +122,13 @@ def _silence(tree: ast.Module) -> None:
 
 
 def tells(node: ast.AST) -> bool:
-    """Whether it is a call, as a statement, that only tells that a patch took effect."""
+    """Whether it is a statement that only reports an effect."""
     return isinstance(node, ast.Expr) and getattr(getattr(node.value, "func", None), "id", "") in _TELLING
 
 
 class _Unimported(ast.NodeTransformer):
-    """Removes imports from dsfix, whose modules may move, also of what reproductions share, which functions import; and
-    what only tells that a patch took effect.
+    """Removes effect reports, and imports from dsfix (whose modules may move) and of code that reproductions share,
+    which functions import.
     """
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | None:

@@ -32,7 +32,7 @@ DIRECTORY = Path(__file__).with_name("proofs")
 _STAYS_OUT = [each.value for each in STAYS_OUT]
 _PATCH, _SEEN = "patch", "seen"  # the tables at the end of a record
 _NO_DEVICE, _PRELOADED, _FRESH = "no device", "preloaded", "fresh"
-_LOST = Fingerprint("", "")  # of a cell that names a key that a merge has dropped
+_LOST = Fingerprint("", "")  # fingerprint of a cell whose key was lost in a merge
 _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
 
@@ -48,7 +48,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """One reproduction: its outcome and detail, and the patch's outcome in it, or what an applied one says it did."""
+    """One reproduction: its outcome and detail, and the patch's outcome in it, or what an applied one reported."""
 
     outcome: str
     patch: str
@@ -85,7 +85,7 @@ class Record:
 
 
 def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
-    """The patch's record, empty if there is no file. Cells of an earlier version of the patch are marked `earlier`.
+    """The patch's record, empty without a file. Cells of an earlier version of the patch are marked `earlier`.
 
     Raises Complaint if the file is damaged.
     """
@@ -104,9 +104,9 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
 
 
 def read(text: str) -> dict[str, dict[str, Cell]]:
-    """Column -> release -> cell, in the format of proofs/README.md; `earlier` is what each was run with.
+    """Column -> release -> cell, in the format of proofs/README.md; `earlier`: the version that each was run with.
 
-    A cell that names a key that is not in the text is of an unknown, earlier version. Raises ValueError, KeyError or
+    A cell with a key that is not in the text belongs to an unknown, earlier version. Raises ValueError, KeyError or
     TypeError if the text is damaged.
     """
     blocks = [block.split("\n") for block in text.rstrip("\n").split("\n\n")]
@@ -142,7 +142,7 @@ def _run(text: str, usual: str, detail: str) -> Run:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the record atomically, one cell a line."""
+    """Write the record atomically, one cell per line."""
     versions: dict[str, str] = {}
     seen: dict[str, str] = {}
     blocks: dict[tuple[str, str], list[str]] = {}
@@ -201,7 +201,7 @@ def _written(run: Run, usual: str) -> str:
 
 
 def _keyed(text: str, named: dict[str, str]) -> str:
-    """A key for the text, which does not depend on what else is in the file: other lines stay as they are."""
+    """A key that depends on the text alone, so that other lines do not change."""
     key = hashlib.sha256(text.encode()).hexdigest()[:6]
     named[key] = text
     return key

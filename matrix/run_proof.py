@@ -1,4 +1,4 @@
-"""``python -m matrix run``: run the cells that have no answer in the record, in this Python's environment."""
+"""``python -m matrix run``: run the cells that have no result in the record, in this Python's environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from matrix.source_proof import chosen
 from matrix.table import Environment
 
 NAME = "run"
-HELP = "run the cells of this environment that have no answer in the record"
+HELP = "run the cells of this environment that have no result in the record"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--near",
         action="store_true",
         help="only the cells that the record must have: the releases that a patch claims, two on either side, and the "
-        "newest; once the patch has changed, the edges of its range and the last release of each minor",
+        "newest; after a change of the patch, the edges of its range and the last release of each minor",
     )
     parser.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="cells in parallel")
-    parser.add_argument("--again", action="store_true", help="run cells that are in the record again")
+    parser.add_argument("--again", action="store_true", help="rerun cells that are in the record")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -84,7 +84,7 @@ def _recorded(tasks: Sequence[Task], columns: Mapping[str, str]) -> list[tuple[T
 
 
 def _answered(task: Task, cell: Cell | None) -> bool:
-    """Whether the record has a yes or no for this version of the patch; "cannot tell" may depend on the machine."""
+    """Whether the record has a conclusive result for this version; "cannot tell" may depend on the machine."""
     if cell is not None and cell.earlier:
         return False
     return proofs.judge(task.entry.patch, cell)[0] in (State.FIXED, State.NOT_AFFECTED)

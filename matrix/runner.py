@@ -41,7 +41,7 @@ def complain(name: str, sentences: Iterable[str]) -> int:
 
 
 class Meter:
-    """Shows on standard error how many of `total` cells are finished: a bar on a terminal, else a line now and then.
+    """Shows on standard error how many of `total` cells are finished: a bar on a terminal, else an occasional line.
 
     A context manager.
     """
@@ -106,9 +106,9 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def each(tasks: Collection[Task], work: Callable[[Task], Answer], jobs: int) -> Iterator[Iterator[tuple[Task, Answer]]]:
-    """The tasks with what `work` makes of them, as they complete, `jobs` in parallel; call it in the main thread.
+    """Yields (task, result) as tasks complete, `jobs` in parallel. Call it in the main thread.
 
-    What `work` raises is raised. All child processes are ended by an error, and by SIGINT, SIGTERM or SIGHUP.
+    Exceptions from `work` propagate. An error, SIGINT, SIGTERM or SIGHUP ends all child processes.
     """
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:

@@ -129,7 +129,7 @@ class Index:
             try:
                 os.replace(unpacked, directory)
             except OSError:
-                if not directory.is_dir():  # otherwise another process was faster
+                if not directory.is_dir():  # otherwise a different process was faster
                     raise
 
     def facts(self, release: str) -> EnvironmentFacts:
@@ -144,7 +144,7 @@ class Index:
         found = _described(directory)
         requirements = map(Requirement, found.requires or ())
         released = self.sdists[release].upload_time if release in self.sdists else None
-        if released is None:  # not every index has it; the archive was made minutes before the upload
+        if released is None:  # not every index gives it; the archive was created minutes before the upload
             made = (directory / METADATA / "PKG-INFO").stat().st_mtime
             released = datetime.datetime.fromtimestamp(made, datetime.timezone.utc)
         classifiers = found.metadata.get_all("Classifier", [])

@@ -28,7 +28,7 @@ from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 
 NAME = "source"
-HELP = "source proof: check every patch against the source of every release, without running DeepSpeed"
+HELP = "check every patch against the source of every release, without running DeepSpeed (source proof)"
 PROVEN = Path(__file__).resolve().parents[1] / "dsfix" / "catalogue" / "proven.txt"
 _WORKER = Path(__file__).with_name("verdicts.py")
 _COLUMNS = ("patch", "mismatches", "affected", "fixed", "not affected", "seconds", "applies to")
@@ -40,7 +40,7 @@ class Judged:
 
     inside: whether `affects` claims this release with the distributions installed here. number: the verdict; source:
     the verdict with the release's number hidden. faults: why changes of an applicable patch cannot be made.
-    fingerprint: what proven.txt knows the source and an applicable patch by.
+    fingerprint: of the source and an applicable patch, as in proven.txt.
     """
 
     patch_id: str
@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _keep(entries: Sequence[Entry], cells: Sequence[Judged], check: bool) -> int:
-    """Writes what was proven of these patches to proven.txt; check: only says whether it is there."""
+    """Writes the proven fingerprints of these patches to proven.txt; check: only reports whether they are there."""
     before = PROVEN.read_text(encoding="ascii") if PROVEN.is_file() else ""
     lines = {line.partition(" ")[0]: line for line in before.splitlines()}
     for entry in entries:
@@ -234,7 +234,7 @@ def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
 
 
 def _end_of_part(entry: Entry, after: str) -> list[str]:
-    """What is wrong with a patch whose bug is continued by another patch, in other code."""
+    """What is wrong with a patch whose bug is continued by a second patch, in different code."""
     patch = entry.patch
     if patch.fixed_in is not None:
         return [f"{entry.id}: fixed_in is {patch.fixed_in}, but {patch.continued_by} continues it"]

@@ -18,7 +18,7 @@ PATH = Path(__file__).with_name("releases.json")
 
 @dataclass(frozen=True)
 class Environment:
-    """What releases are run with: exact versions of the distributions, and Python's minor version.
+    """The environment of a run: exact versions of the distributions, and Python's minor version.
 
     since, until: the first and the last DeepSpeed release that people run with them, "" if all before or after are.
     """

@@ -14,7 +14,7 @@ from dsfix.cli.exits import OK, Complaint
 from matrix import table
 
 NAME = "tox"
-HELP = "write the releases of the table and the versions they are run with into tox.ini"
+HELP = "write the table's releases and the versions they are run with into tox.ini"
 PATH = Path(__file__).parent.parent / "tox.ini"
 _BEGIN = "# written by `python -m matrix tox`: {}"
 _END = "# written up to here"
@@ -63,7 +63,7 @@ def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
 
 
 def _columns(first: table.Environment, environments: Sequence[table.Environment]) -> Iterator[str]:
-    """The environments with another torch."""
+    """The environments with a different torch."""
     yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(each.torch for each in environments)}}}]"
     yield "deps ="
     yield "    {[releases]others}"

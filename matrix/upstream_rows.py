@@ -121,7 +121,7 @@ def since(clone: Path, judged: str, to: str = "HEAD") -> list[Commit]:
 
 
 def last_affected(clone: Path, commit: Commit, table: Table) -> str:
-    """The newest release without this commit, by the tags; a guess, because an index need not have what a tag says."""
+    """The newest release without this commit, by the tags; a guess, because not every tag is on the index."""
     fixed = sorted(_releases(_git(clone, "tag", "--contains", commit.sha).split()))
     before = [each for each in table.releases if not fixed or each < fixed[0]]
     return f"~{before[-1]}" if before else ""
@@ -136,7 +136,7 @@ def _releases(tags: Iterable[str]) -> Iterable[Version]:
 
 
 def row(commit: Commit, last: str) -> Sequence[str]:
-    """The cells of a row that has yet to be judged: "?" stands for what the table does not take as it is."""
+    """The cells of a row that has yet to be judged; "?" stands for values that the table does not accept."""
     told = f"? {commit.day}: {' '.join(commit.subject.split())}"
     return (commit.key, "?", last, "?", "?", commit.area, told, "", "")
 

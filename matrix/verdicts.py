@@ -37,8 +37,8 @@ Site = tuple[str, str]  # module, outermost function
 
 
 def main() -> None:
-    versions.NEWEST_PROVEN = Version("9999")  # a release that is being proven is not newer than proven
-    proven.PATH = Path(os.devnull)  # what an earlier proof has found is not taken as found
+    versions.NEWEST_PROVEN = Version("9999")  # a release that is being proven does not count as newer than proven
+    proven.PATH = Path(os.devnull)  # results of earlier proofs are ignored
     entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
     answer = {entry.id: by_number(entry) for entry in entries}
     with hidden_number():

@@ -1,6 +1,6 @@
 """Configs for tables of tests: KEY=JSON …, with a bare word for a string and `zero` for zero_optimization.
 
-A name of `named` stands for its words. `whole` makes a Whole, and `…` starts from another config.
+A name of `named` stands for its words. `whole` makes a Whole, and `…` extends a given config.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """``python tests/install_deepspeed.py ds-0.14.2 [0.14.4 ...]``: installs that release with the installed torch.
 
-Each further release goes into a directory of its own, `deepspeed-0.14.4` in the environment's. DeepSpeed's setup.py
+Each further release goes into its own directory, `deepspeed-0.14.4` in the environment. DeepSpeed's setup.py
 imports torch, so it is built without isolation; torch itself must not change for it.
 """
 

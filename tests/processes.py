@@ -13,14 +13,14 @@ def ended(command, cwd, env, **options):
 
 
 def without_dsfix(**variables):
-    """The variables of this process but those of dsfix, except where its cache is, and these."""
+    """The variables of this process without dsfix's, except for its cache directory, and these."""
     kept = (name for name in os.environ if name == "DSFIX_CACHE" or not name.startswith(("DSFIX_", "_DSFIX_")))
     return {**{name: os.environ[name] for name in kept}, **variables}
 
 
 @contextlib.contextmanager
 def forked(device="cuda"):
-    """Yields what makes a script and its arguments a command: a process forked from one that has imported torch.
+    """Yields a function (script, arguments) -> command that forks a process from one that has imported torch.
 
     It needs the variables of `to_fork`.
     """

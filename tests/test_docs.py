@@ -21,7 +21,7 @@ from matrix import table
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRIES = registry.catalogue()
 PATCHES = {patch_id: entry.patch for patch_id, entry in ENTRIES.items()}
-# beside the tools that they describe
+# next to the tools that they describe
 READMES = sorted(
     str(path.relative_to(CHECKOUT)) for part in ("dsfix", "matrix") for path in (CHECKOUT / part).rglob("README.md")
 )
@@ -38,6 +38,12 @@ FOLDERS = ("bench", "demo", "docs", "dsfix", "examples", "matrix", "patches", "t
 SECTION = re.compile(r"^(Why|How|Changes|Workaround): (.*(?:\n(?!\w+: ).*)*)", re.M)
 LINES = {"Why": 6, "How": 4, "Changes": 3, "Workaround": 5}
 LINK = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues/\d+|pull/\d+|commit/[0-9a-f]{7,40})")
+# translated, not English: each has a plainer form
+DIALECT = re.compile(
+    r"would have come|what (?:has )?became of|number alone|on its own account|has it all|no word (?:came|from)"
+    r"|which there is not|that there is not|is made of what|what only tells"
+)
+PROSE = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "docs", "dsfix", "matrix", "patches")
 SILENT = (Severity.WRONG_RESULT, Severity.LEAK, Severity.USABILITY)
 
 # what the interpreter or dsfix itself has loaded, and small modules
@@ -76,7 +82,7 @@ def test_a_page_names_every_patch():
 
 
 def test_a_docstring_has_why_how_changes_and_workaround():
-    """Links are in `upstream`, and `fixed_in` says when a patch may go: neither is repeated in the docstring."""
+    """Links are in `upstream`, and `fixed_in` says when a patch can be deleted: the docstring repeats neither."""
     offenders = {}
     for each, patch in PATCHES.items():
         told = [name for name, text in _sections(each).items() if text]
@@ -101,7 +107,7 @@ def test_changes_says_what_resuming_from_a_checkpoint_does():
 
 
 def test_fixed_in_ends_the_range():
-    """What `fixed_in` names is not affected; without it the newest release is, or another patch continues."""
+    """The release in `fixed_in` is not affected; without it the newest release is, or a second patch continues."""
     newest = table.load().releases[-1].deepspeed
     offenders = []
     for patch_id, patch in PATCHES.items():
@@ -115,7 +121,7 @@ def test_fixed_in_ends_the_range():
 
 
 def test_an_id_with_a_release_says_where_its_range_begins_or_ends():
-    """A bug in code that has changed has two patches: `_before_X`, `_from_X` or `_in_X` tells them apart."""
+    """A bug in code that has changed has two patches: `_before_X`, `_from_X` or `_in_X` distinguishes them."""
     offenders = []
     for patch_id, patch in PATCHES.items():
         if re.search(r"_0_?\d", patch_id):
@@ -151,7 +157,7 @@ def test_loading_a_patch_is_cheap():
 
 
 def test_a_reproduction_uses_the_lab_before_it_imports_torch():
-    """The lab loads the emulated CUDA device, which has to be there before torch: else `verify` cannot tell."""
+    """The lab loads the emulated CUDA device, which must happen before torch is imported: else `verify` cannot tell."""
     offenders = []
     for patch_id, entry in ENTRIES.items():
         body = inspect.getsource(entry.module.reproduce).partition("\n")[2]
@@ -164,7 +170,7 @@ def test_a_reproduction_uses_the_lab_before_it_imports_torch():
 
 
 def test_upstream_links_are_github_links_that_say_what_they_did():
-    unreported = ["scalar_parameter_broadcast"]  # nor could the change that introduced it be found
+    unreported = ["scalar_parameter_broadcast"]  # the change that introduced it was not found either
     assert [each for each, patch in PATCHES.items() if not patch.upstream] == unreported
     bad = {
         each: {link: role for link, role in dict(patch.upstream).items() if not (LINK.fullmatch(link) and role.strip())}
@@ -200,7 +206,7 @@ def test_a_reproduction_returns_what_it_saw():
     assert offenders == []
 
 
-def test_the_table_of_known_bugs_names_what_there_is():
+def test_the_table_of_known_bugs_names_what_exists():
     names = {
         "patch": set(PATCHES),
         "explain": {each.id for each in signatures.load()},
@@ -216,7 +222,7 @@ def test_the_table_of_known_bugs_names_what_there_is():
 
 
 def _contradictions(bugs, releases):
-    """Patches that claim releases which none of their rows has."""
+    """Patches that claim releases which none of their rows covers."""
     rows = {}
     for bug in bugs:
         for cover in bug.covers:
@@ -230,7 +236,7 @@ def _contradictions(bugs, releases):
 
 
 def test_the_table_of_known_bugs_agrees_with_the_patches_ranges():
-    """A patch's range is proven and wins; what it leaves of a row's range has a state of its own, written by hand."""
+    """A patch's range is proven and wins; the rest of a row's range has its own hand-written state."""
     known = known_bugs.load()
     bugs = coverage.bugs(known, ENTRIES)
     assert _contradictions(bugs, known.releases) == []
@@ -242,7 +248,7 @@ def test_the_table_of_known_bugs_agrees_with_the_patches_ranges():
     assert {key: left for key, left in in_part.items() if left} == {}
 
 
-def test_the_rows_of_known_bugs_are_of_the_releases_and_readable():
+def test_rows_of_known_bugs_name_known_releases_and_are_readable():
     known = known_bugs.load()
     assert [str(each) for each in known.releases] == [each.deepspeed for each in table.load().releases]
     keys = [row.key for row in known.rows]
@@ -294,6 +300,16 @@ def test_paths_on_pages_written_by_hand_exist():
         for path in re.findall(rf"(?<!\S)(?:{'|'.join(FOLDERS)})/[\w./-]*(?!\S)", words):
             if not any((base / path).exists() for base in (CHECKOUT, CHECKOUT / "docs")):
                 offenders.append(f"{name}: {path}")
+    assert offenders == []
+
+
+def test_text_is_idiomatic():
+    offenders = []
+    for path in (CHECKOUT / name for name in PROSE):
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            if file.suffix in (".md", ".py", ".toml", ".tsv", ".js") and "records" not in file.parts:
+                words = DIALECT.findall(" ".join(file.read_text(encoding="utf-8").lower().split()))
+                offenders += [f"{file.relative_to(CHECKOUT)}: {each}" for each in words]
     assert offenders == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
 
-# part -> the parts below it that it may import; `patch` is the vocabulary, with what everybody may import
+# part -> the parts below it that it may import; `patch` is the vocabulary, with what every part may import
 VOCABULARY = (
     *("patch", "outcome", "job", "rules", "log", "versions", "settings"),
     "catalogue",
@@ -64,7 +64,7 @@ def _graph():
 
 
 def _longest(name, modules):
-    """The module that the dotted name is, or is in."""
+    """The module that the dotted name is, or that contains it."""
     while name and name not in modules:
         name = name.rpartition(".")[0]
     return name
@@ -77,7 +77,7 @@ def _part(module):
     return "patch" if names[1] in VOCABULARY else names[1]
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_no_import_cycle_between_modules():
     try:
         TopologicalSorter(_graph()).prepare()
     except CycleError as error:
@@ -85,7 +85,7 @@ def test_no_modules_import_each_other_in_a_circle():
         raise AssertionError(circle) from None
 
 
-def test_parts_import_only_those_below_them():
+def test_parts_import_only_lower_parts():
     wrong = {
         f"{name} imports {each}"
         for name, imported in _graph().items()
@@ -95,12 +95,12 @@ def test_parts_import_only_those_below_them():
     assert sorted(wrong) == []
 
 
-def test_the_parts_themselves_have_no_circle():
+def test_no_import_cycle_between_parts():
     TopologicalSorter(BELOW).prepare()
 
 
-def test_what_tests_import_from_dsfix_is_there():
-    """Of tests that need torch, too, which most environments do not collect."""
+def test_what_tests_import_from_dsfix_exists():
+    """Also in tests that need torch, which most environments do not collect."""
     modules, missing = _modules(), []
     for path in Path(__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""Merges what the ranks of a trial saw and compares it with plain PyTorch. Importing this imports torch."""
+"""Merges the ranks' observations of a trial and compares them with plain PyTorch. Importing this imports torch."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _any_enabled(value: Value) -> bool:
 
 @dataclass(frozen=True)
 class Limit:
-    """holds: whether the value at `path` asks for it. why: completes the sentence that names the key."""
+    """holds: whether the value at `path` enables it. why: completes the sentence that names the key."""
 
     path: tuple[str, ...]
     holds: Callable[[Value], bool]
@@ -63,7 +63,7 @@ _MONITOR = "it only writes logs"
 _OTHER_CODE = "it has an effect only through calls that the audit does not make"
 _EIGHT_BITS = (
     "its CUDA kernel takes only parameters with a multiple of 8 elements, which the audit's model does not have, and "
-    "its rounding changes gradients as much as bugs do"
+    "its rounding error is as large as the effect of a bug"
 )
 _DATA = "it selects the data; the audit's batches are fixed"
 

@@ -1,4 +1,4 @@
-"""Muon's update of a matrix, of which the bystanders' plain optimizer is made. Imports torch.
+"""Muon's update of a matrix, used by the bystanders' plain optimizer. Imports torch.
 
 Source: https://kellerjordan.github.io/posts/muon/.
 """

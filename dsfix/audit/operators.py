@@ -53,7 +53,7 @@ def build(
 
 
 def _current(directory: Path) -> bool:
-    """Whether the build is up to date: a killed build, or one for another torch, leaves a library, too."""
+    """Whether the build is up to date: a killed build, or one for a different torch, also leaves a library."""
     try:
         plan = (directory / "build.ninja").read_text(encoding="utf-8")
         dry_run = subprocess.run(["ninja", "-C", str(directory), "-n"], capture_output=True, text=True)

@@ -34,7 +34,7 @@ class Trainer:
     lab: Lab
 
     def engine(self, seed: int = 0, config: Mapping[str, Any] | None = None) -> Any:
-        """Returns a fresh engine; its model has the plan's initial weights, or others with another seed.
+        """Returns a fresh engine; its model has the plan's initial weights, or different ones with a different seed.
 
         config: replaces the plan's. Raises Unsupported if this release cannot run the plan.
         """
@@ -90,7 +90,7 @@ class Trainer:
         total, plan = 0.0, self.plan
         accumulation = plan.accumulation * plan.ranks // self.lab.world_size
         for micro in range(accumulation):
-            place = micro * self.lab.world_size + self.lab.rank  # a universal checkpoint has other ranks
+            place = micro * self.lab.world_size + self.lab.rank  # a universal checkpoint has different ranks
             batch = models.batch(plan, number, place // plan.ranks, place % plan.ranks)
             losses = models.losses(engine(batch.tokens.to(self.lab.device), batch.sometimes, batch.factor))
             total += sum(float(loss.detach()) for loss in losses)

@@ -169,7 +169,7 @@ def _amount(difference: Difference) -> str:
     """Returns the size of the difference; for a tensor, of its norm."""
     got, wanted = difference.got, difference.wanted
     if difference.what == "skipped":
-        return "it is, but should not be" if got else "it is not, but should be"
+        return "skipped, but should not be" if got else "not skipped, but should be"
     explained = f", rounding explains {difference.bound:.1g}" if difference.bound else ""
     if not difference.names:
         off = f", off by {difference.off:.2g}" if math.isfinite(difference.off) else ""
@@ -185,7 +185,8 @@ def _fixes(audit: Audit) -> Iterator[str]:
     assert verdict is not None
     if without is None or without.agrees:
         if without is not None and not verdict.agrees:
-            yield from _wrapped("Only with dsfix: a patch is wrong. Report it; DSFIX_SKIP=ID disables a patch.", 0)
+            only = "This happens only with dsfix: a patch is wrong. Please report it; DSFIX_SKIP=ID disables a patch."
+            yield from _wrapped(only, 0)
         return
     if found is not None and found.fixes:
         partly = "Fixed" if verdict.agrees else "Partly fixed"
@@ -195,12 +196,12 @@ def _fixes(audit: Audit) -> Iterator[str]:
             yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
     elif found is not None and found.among:
         yield from _wrapped(
-            f"Fixed by dsfix; the search ran out of time with these patches left: {', '.join(found.among)}.", 0
+            f"Fixed by dsfix; the search timed out before it could choose among: {', '.join(found.among)}.", 0
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."
     else:
-        yield "No patch of dsfix fixes it."
+        yield "No dsfix patch fixes it."
 
 
 def _wrapped(sentence: str, indent: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Which patches fix what an audit finds without dsfix."""
+"""Which patches fix the differences that an audit finds without dsfix."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Search:
         for phases, verdict in known:
             if phases == {*plan.phases}:
                 return verdict
-            if phases > {*plan.phases} and not verdict.races:  # of which phase a race is, is not known
+            if phases > {*plan.phases} and not verdict.races:  # the phase of a race is unknown
                 return _within(verdict, plan)
         left = self.deadline - time.monotonic()
         if left <= 0:
@@ -139,7 +139,7 @@ class Search:
     def _follow_errors(self, small: Plan, verdict: AuditVerdict) -> tuple[list[str], AuditVerdict]:
         """Returns the patches whose symptoms the errors match, one error after the other, and the verdict with them.
 
-        Each training has all phases: one that no longer ends in the error is needed with them, too.
+        Each training has all phases: a patch that removes the error counts as needed.
         """
         named: list[str] = []
         while True:

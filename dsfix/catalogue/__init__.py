@@ -1,1 +1,1 @@
-"""The patches that there are: dsfix's own and those of plug-ins."""
+"""All patches: dsfix's own and those of plug-ins."""

@@ -11,7 +11,7 @@ _PATCHES = Path(__file__).resolve().parents[2] / "patches"
 
 
 def load(name: str) -> ModuleType:
-    """The package of patches as the module `name`. Raises ModuleNotFoundError where this is no checkout."""
+    """The package of patches as the module `name`. Raises ModuleNotFoundError if this is not a checkout."""
     spec = importlib.util.spec_from_file_location(name, _PATCHES / "__init__.py")
     if spec is None or spec.loader is None or not (_PATCHES / "_template.py").is_file():  # not another package's
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -1,4 +1,4 @@
-"""Whether a declaration is what the engine and the commands take it for; that of a plug-in need not be."""
+"""Validates a plug-in's declaration, which may not be what the engine and the commands expect."""
 
 from __future__ import annotations
 

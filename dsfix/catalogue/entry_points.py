@@ -1,4 +1,4 @@
-"""Patches that other distributions bring: what they name in the entry-point group "dsfix.patches"."""
+"""Patches of other distributions, which they name in the entry-point group "dsfix.patches"."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def declared() -> Iterator[Plugin]:
     """Every entry point of the group, by distribution; each distribution once, as importlib.metadata finds it."""
     for name, written in sorted({normalized(each): each for each in _candidates()}.items()):
         try:
-            found = metadata.distribution(written).entry_points  # as written: Python 3.9 finds no dot by another name
+            found = metadata.distribution(written).entry_points  # as written: Python 3.9 does not normalize dots
         except Exception as error:  # metadata that cannot be read
             yield Plugin(name, "entry_points.txt", describe(error))
             continue
@@ -40,14 +40,14 @@ def declared() -> Iterator[Plugin]:
 
 
 def normalized(distribution: str) -> str:
-    """The one way of writing a distribution's name, as PEP 503 has it."""
+    """A distribution's name, normalized as in PEP 503."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _candidates() -> Iterator[str]:
-    """The names, as their directories have them, of the distributions that have the group.
+    """The distributions that declare the group, named as their directories are.
 
-    importlib.metadata.entry_points looks as well, and takes three times as long to find that there is none.
+    importlib.metadata.entry_points does the same, but takes three times as long if none does.
     """
     for place in dict.fromkeys(sys.path):
         try:

@@ -1,4 +1,4 @@
-"""proven.txt: the sources that the source proof has seen each patch apply to, as digests: a line per patch."""
+"""proven.txt: digests of the sources to which the source proof applied each patch, one line per patch."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def applies(digest: str) -> bool:
 def _digests() -> frozenset[str]:
     try:
         return frozenset(PATH.read_text(encoding="ascii").split())
-    except (OSError, ValueError):  # then the source itself is looked at
+    except (OSError, ValueError):  # then the source itself is read
         return frozenset()

@@ -1,4 +1,4 @@
-"""The catalogue: every module of dsfix.patches, and what plug-ins bring, by id."""
+"""The catalogue: all patches, of dsfix.patches and of plug-ins, by id."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Summary(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One patch of the catalogue: its id is the name of its module, that of a plug-in's "distribution:module"."""
+    """One patch of the catalogue: its id is the name of its module, for a plug-in "distribution:module"."""
 
     id: str
     patch: Patch
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
     @property
     def area(self) -> str:
-        """The folder that its file lies in."""
+        """The folder of its file."""
         return self.module.__name__.rpartition(".")[0].rpartition(".")[2]
 
     @property
@@ -72,12 +72,12 @@ class Broken(NamedTuple):
 
 @functools.cache
 def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
-    """All patches in the order of their ids, those of plug-ins after dsfix's own, and what is broken."""
+    """All patches ordered by id, those of plug-ins after dsfix's own, and the broken ones."""
     return _by_id((*_own(), *_of_plugins()))
 
 
 def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[str, Summary], tuple[Broken, ...]]:
-    """The summaries of what `load` returns. dsfix's own patches are imported only where one of their files has changed.
+    """The summaries of what `load` returns. dsfix's own patches are imported only if one of their files has changed.
 
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
@@ -106,7 +106,7 @@ def _content() -> str:
 
 
 def _files() -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """The files of dsfix.patches, each with its folder there. Raises OSError where it is no directory (a zip)."""
+    """The files of dsfix.patches, each with its folder there. Raises OSError if it is not a directory (a zip)."""
     for place in getattr(_package()[0], "__path__", ()):
         for each in os.scandir(place):
             if not each.is_dir():
@@ -116,7 +116,7 @@ def _files() -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _stamps() -> list[tuple[str, int, int]] | None:
-    """The names, times and sizes of the patches' files; None where one cannot be had (a zip, a dangling link)."""
+    """The names, times and sizes of the patches' files; None if one is unknown (a zip, a dangling link)."""
     try:
         found = [(f"{folder}/{each.name}", each.stat()) for folder, each in _files()]
         return sorted((name, status.st_mtime_ns, status.st_size) for name, status in found)
@@ -125,7 +125,7 @@ def _stamps() -> list[tuple[str, int, int]] | None:
 
 
 def _own_summaries() -> list[list[object]] | None:
-    """Of dsfix's own patches, which are imported only where their files are not those that index.json is of."""
+    """The summaries of dsfix's own patches, which are imported only if index.json does not match their files."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         known = json.loads(INDEX.read_text(encoding="utf-8"))
         if known["of"] == _content():
@@ -134,14 +134,14 @@ def _own_summaries() -> list[list[object]] | None:
 
 
 def _loaded_summaries() -> list[list[object]] | None:
-    """None where a patch is broken, which something else than its file may mend."""
+    """None if a patch is broken, which may be fixed without a change of its file."""
     entries, broken = load()
     own = (each.summary for each in entries.values() if each.distribution == _OWN)
     return None if broken else [list(each) for each in own]
 
 
 def entry(summary: Summary) -> Entry:
-    """The patch itself. Raises ImportError where it cannot be loaded any longer."""
+    """The patch itself. Raises ImportError if it can no longer be loaded."""
     found = _entry(summary.id, summary.module, summary.distribution)
     if isinstance(found, Broken):
         raise ImportError(found.reason)
@@ -158,7 +158,7 @@ def _by_id(loaded: Iterable[_Known | Broken]) -> tuple[dict[str, _Known], tuple[
         if isinstance(each, Broken):
             broken.append(each)
         elif each.id in known:
-            broken.append(Broken(each.id, f"{_name(known[each.id])} has this id, too, and is used"))
+            broken.append(Broken(each.id, f"{_name(known[each.id])} has the same id and takes precedence"))
         else:
             known[each.id] = each
     return known, tuple(broken)
@@ -186,7 +186,7 @@ def _package() -> tuple[ModuleType | None, str]:
 
 
 def _modules(package: ModuleType) -> list[str]:
-    """The names of a package's patches, inside it and in its folders, by id; what begins with "_" is none."""
+    """The names of a package's patches, in it and in its folders, by id; names with a leading "_" are skipped."""
     names = []
     for each in pkgutil.iter_modules(package.__path__):
         folders = [os.path.join(place, each.name) for place in package.__path__]
@@ -229,7 +229,7 @@ def _entry(patch_id: str, name: str, distribution: str = _OWN) -> Entry | Broken
 
 
 def _of_a_forgotten_dsfix(patch: object) -> bool:
-    """Whether a plug-in's module has outlived the dsfix that loaded it, which was removed from sys.modules."""
+    """Whether a plug-in's module was imported by an earlier dsfix, since removed from sys.modules."""
     kind = type(patch)
     return kind is not Patch and (kind.__module__, kind.__qualname__) == (Patch.__module__, Patch.__qualname__)
 
@@ -243,7 +243,7 @@ def _tried(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]:
         return load(), ""
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # one broken file must not cost the others, even if it calls sys.exit
+    except BaseException as error:  # one broken file must not affect the others, even if it calls sys.exit
         return None, describe(error)
 
 

@@ -29,7 +29,7 @@ PLACES = {
 class Accelerate:
     """accelerate's file: `file` is the DeepSpeed config file that its `deepspeed_config` block names, if any.
 
-    named: the name in the block, if that file is not there and one beside accelerate's file was read in its place.
+    named: the name in the block, if that file does not exist and one next to accelerate's file was read instead.
     """
 
     block: dict[str, Any]
@@ -62,7 +62,7 @@ def resolve(path: str, content: dict[str, Any]) -> tuple[Reading, Accelerate]:
     """Returns the DeepSpeed config that accelerate uses for this file, and the file's own content.
 
     Raises:
-        Unreadable: there is no DeepSpeed config, or the file it names cannot be read.
+        Unreadable: it contains no DeepSpeed config, or the file it names cannot be read.
     """
     block = content.get("deepspeed_config")
     if not isinstance(block, dict) or not block:
@@ -79,12 +79,12 @@ def resolve(path: str, content: dict[str, Any]) -> tuple[Reading, Accelerate]:
 
 
 def _file(path: str, named: str) -> str:
-    """Returns the file that the block names, or else the one of its name beside accelerate's file.
+    """Returns the file that the block names, or else the one of that name next to accelerate's file.
 
     accelerate itself takes the name as it is, relative to the working directory.
 
     Raises:
-        Unreadable: there is neither.
+        Unreadable: neither exists.
     """
     beside = os.path.dirname(path)
     last = re.split(r"[\\/]", named)[-1]

@@ -177,7 +177,7 @@ def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:
 
 
 def _require_deepspeed_key(reading: Reading, known: keys.Known) -> None:
-    """Raises Unreadable for another program's file: no key of any release, and few that look like one."""
+    """Raises Unreadable for a different program's file: it has no key of any release, and few that look like one."""
     known_names, names = known.keys.names, list(map(str, reading.content))
     exact = any(name in known.keys.below or keys.elsewhere((name,)) for name in names)
     near = sum(keys.nearest(name, known_names) is not None for name in names)
@@ -205,7 +205,7 @@ def _target(wanted: str | None) -> tuple[keys.Known, str, list[str], bool]:
         return keys.of_release(version), str(version), _outside(version), False
     newest = keys.table()["releases"][1]
     if here is None:
-        assumed = [f"deepspeed {newest}, since none is installed (choose another with --deepspeed)"]
+        assumed = [f"deepspeed {newest}, since none is installed (choose a release with --deepspeed)"]
         return keys.of_release(Version(newest)), newest, assumed, False
     assumed = []
     try:

@@ -25,7 +25,7 @@ _GENERAL = {
     *("args", "base_dir", "checkpoint", "checkpoint_config", "ckpt_config", "config", "dtype", "max_tokens"),
     *("min_tokens", "moe", "mpu", "quant", "tm", "zero"),
 }
-_PARALLEL = (("tensor_parallel",), ("tp",))  # told by what is in it
+_PARALLEL = (("tensor_parallel",), ("tp",))  # recognised by their content
 _ABOUT_TRAINING = ("optimizer", "scheduler", "gradient_accumulation_steps", "gradient_clipping", "elasticity")
 
 
@@ -181,7 +181,7 @@ class Facts:
 
 
 def is_inference(config: Mapping[str, Any], known: Known) -> bool:
-    """Whether this is a config of deepspeed.init_inference: a telling key that only this reads, none of training's own.
+    """Whether this is a config of deepspeed.init_inference: it has a distinctive key of it, and none of training.
 
     Keys of any release count, so that a key which the release lacks is reported as such.
     """

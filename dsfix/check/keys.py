@@ -70,9 +70,9 @@ class Known:
 
 
 def nearest(name: str, known: list[str]) -> str | None:
-    """Returns the known key that was most likely meant, None if there is none.
+    """Returns the known key that was most likely meant, or None.
 
-    A key may lack words (train_micro_batch_size), but one with another word (pipe_partition_method) is another key.
+    A key may lack words (train_micro_batch_size), but not have a different one (pipe_partition_method).
     """
     folded = {each.lower().replace("-", "_"): each for each in known}
     written = name.lower().replace("-", "_")

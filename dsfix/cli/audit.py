@@ -158,7 +158,7 @@ def _resolved(options: argparse.Namespace) -> Resolved:
         given = arguments.parse(options.model_args)
         device, ranks, why = _device(options.device)
         if (options.schedule or options.races) and (device == "cpu" or ranks is not None):
-            raise Complaint(f"--schedule and --races require the emulated CUDA device; {why or 'this is another'}")
+            raise Complaint(f"--schedule and --races require the emulated CUDA device{why and f'; {why}'}")
         named = {each.name for each in dataclasses.fields(Options)} - {"arguments", "device", "most_ranks"}
         chosen = Options(
             **{name: getattr(options, name) for name in named},

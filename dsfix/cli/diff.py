@@ -14,7 +14,7 @@ from .printing import output
 from .printing.edits import Unwritable, unified_diff
 
 NAME = "diff"
-HELP = "the patches as a unified diff against the installed DeepSpeed"
+HELP = "print the patches as a unified diff against the installed DeepSpeed"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
             if isinstance(change, Edit):
                 edits.append(change)
             else:
-                notes.append(f"{entry.id} does not change source: {type(change).__name__} of {change.target}")
+                notes.append(f"{entry.id} makes no source edit here: {type(change).__name__} of {change.target}")
     try:
         diff = unified_diff(edits)
     except Unwritable as error:

@@ -14,7 +14,7 @@ HELP = "undo `enable`"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.epilog = "exit status: 0 dsfix is no longer enabled; 1 the file of another environment still enables it"
+    command.epilog = "exit status: 0 dsfix is no longer enabled; 1 another environment's file still enables it"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -38,5 +38,5 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(f"{file} {'removed' if removed else 'does not exist'}: it does not enable dsfix for {sys.executable}")
         for other in others:
-            print(f"{other} still enables it: run `python -m dsfix disable` with the Python that it belongs to")
+            print(f"{other} still enables dsfix: run `python -m dsfix disable` with that file's Python")
     return TROUBLE if others else OK

@@ -1,4 +1,4 @@
-"""`doctor`: shows the environment, what is wrong with it, and how to fix it, worst first."""
+"""`doctor`: shows the environment, its problems and how to fix them, worst first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.epilog = (
         "exit status: 0 no error found; 1 an error was found; 2 the command line is invalid; 3 DeepSpeed is not "
-        "installed, or only partly (the page is still printed)"
+        "installed or incomplete (the page is still printed)"
     )
 
 

@@ -1,4 +1,4 @@
-"""`enable`: loads dsfix in every process of this environment's Python that imports DeepSpeed, by a .pth file."""
+"""`enable`: writes a .pth file that loads dsfix whenever this environment's Python imports DeepSpeed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .exits import OK, Complaint
 from .printing import output
 
 NAME = "enable"
-HELP = "enable dsfix for every process of this environment's Python with a .pth file; scripts stay unchanged"
+HELP = "enable dsfix in every process of this environment's Python through a .pth file; no script is edited"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -7,15 +7,15 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # of `run`, as in a shell
 
 STATUSES = {
     OK: "done",
-    TROUBLE: "a patch is in trouble (drifted, conflict, failed); verify: or not fixed, or no answer; check, "
-    "doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; status: the file "
-    "that should enable dsfix has no effect; disable: another file still enables it",
+    TROUBLE: "a patch is in trouble (drifted, conflict, failed); verify: a bug is not fixed, or a run gave no "
+    "answer; check, doctor: an error was found; audit: DeepSpeed differs from PyTorch, or nothing could be compared; "
+    "status: the file that should enable dsfix has no effect; disable: another file still enables it",
     BAD_USAGE: "the command line or a file it names is wrong",
-    NO_DEEPSPEED: "DeepSpeed is not installed or incomplete; audit: or torch is missing",
-    UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain, find: nothing is known of it; "
-    "list: the known bugs of the installed release are not known",
+    NO_DEEPSPEED: "DeepSpeed is not installed or incomplete; audit: torch is missing",
+    UNSEEN: "verify: nothing is wrong, but not everything could be tested here; explain, find: nothing known matches; "
+    "list --upstream: the installed release is not in the table",
     NOT_EXECUTABLE: "run: the command cannot be executed",
-    NOT_FOUND: "run: the command is not found",
+    NOT_FOUND: "run: the command was not found",
     INTERRUPTED: "interrupted",
 }
 

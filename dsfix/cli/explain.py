@@ -1,4 +1,4 @@
-"""`explain [FILE…]`: recognises known problems in logs or tracebacks, or takes their names, and shows what helps."""
+"""`explain [FILE…]`: recognises known problems in logs or tracebacks, or by name, and shows the remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .exits import BAD_USAGE, OK, UNSEEN
 from .printing import output
 
 NAME = "explain"
-HELP = "recognise known problems in logs and tracebacks, and show the most likely cause and what helps"
+HELP = "recognise known problems in logs and tracebacks, and show the most likely cause and the remedy"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="*",
         default=["-"],
-        help="logs of any size, also gzip; - or none: standard input; an id, 7948, #7948 or its address: what is known",
+        help="a log file (also gzip); - or nothing for standard input; or an id or upstream number: 7948, #7948, URL",
     )
 
 

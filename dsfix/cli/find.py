@@ -1,4 +1,4 @@
-"""`find WORDS`: the known bugs that are about some words, or that an upstream number names."""
+"""`find WORDS`: searches the known bugs by words or by an upstream number."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from .exits import OK, UNSEEN
 from .printing import output, upstream
 
 NAME = "find"
-HELP = "search the known bugs by words or an upstream number, those of the installed DeepSpeed first"
+HELP = "search the known bugs by words or upstream number; those of the installed DeepSpeed come first"
 _MOST = 10  # lines of a group
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("words", metavar="WORD", nargs="+", help="what happens; an id; 7948, #7948 or its address")
+    command.add_argument(
+        "words",
+        metavar="WORD",
+        nargs="+",
+        help="words that describe the problem, an id, or an upstream number: 7948, #7948, URL",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         )
         print("\n`python -m dsfix show NAME` explains one.")
     else:
-        print(f"Nothing is known of {query!r}: try fewer or other words.")
+        print(f"No known bug matches {query!r}: try fewer or different words.")
     return OK if found else UNSEEN
 
 
@@ -55,5 +60,5 @@ def _print(group: str, lines: Iterable[tuple[str, str]]) -> None:
     once = dict[str, str]()
     for name, text in lines:
         once.setdefault(name, text)  # several rows of the table may have one patch
-    heading = f"{group}: the best {_MOST} of {len(once)}" if len(once) > _MOST else group
+    heading = f"{group}: top {_MOST} of {len(once)}" if len(once) > _MOST else group
     output.print_lines([(heading, *line) for line in [*once.items()][:_MOST]])

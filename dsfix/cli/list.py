@@ -1,5 +1,5 @@
-"""`list`: which patches apply to the installed DeepSpeed, or to another release; with `--job`, what they did in the
-processes of a job; with `--upstream`, which of the known bugs a release has."""
+"""`list`: which patches apply to the installed DeepSpeed or a given release; with `--job`, what they did in the
+processes of a job; with `--upstream`, which known bugs a release has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .exits import BAD_USAGE, OK, TROUBLE, UNSEEN, Complaint
 from .printing import job_reports, output, upstream
 
 NAME = "list"
-HELP = "which patches apply to the installed DeepSpeed, and its known bugs; imports neither torch nor DeepSpeed"
+HELP = "list the patches that apply to the installed DeepSpeed, or its known bugs; imports neither torch nor DeepSpeed"
 _SEVERITIES = [each.value for each in Severity]
 _Listed = list[tuple[Entry, Verdict]]
 
@@ -31,19 +31,21 @@ _Listed = list[tuple[Entry, Verdict]]
 def add_arguments(command: argparse.ArgumentParser) -> None:
     what = command.add_mutually_exclusive_group()
     what.add_argument(
-        "--config", metavar="FILE", help="only patches whose bug this DeepSpeed config, or accelerate's YAML, meets"
+        "--config", metavar="FILE", help="only patches whose bug this DeepSpeed config, or accelerate's YAML, triggers"
     )
     what.add_argument(
-        "--job", type=Path, metavar="DIR", help="what the patches did in a job, from its DSFIX_REPORT directory"
+        "--job", type=Path, metavar="DIR", help="show what the patches did in a job, from its DSFIX_REPORT directory"
     )
     what.add_argument(
-        "--upstream", action="store_true", help="the known bugs of the release instead, and what dsfix has for each"
+        "--upstream", action="store_true", help="list the release's known bugs instead, and how dsfix handles each"
     )
-    command.add_argument("--deepspeed", metavar="VERSION", help="answer for this release (default: the installed one)")
+    command.add_argument("--deepspeed", metavar="VERSION", help="use this release (default: the installed one)")
     command.add_argument(
-        "--severity", type=_severities, metavar="NAME,…", help=f"only these, of {', '.join(_SEVERITIES)}"
+        "--severity", type=_severities, metavar="NAME,…", help=f"only these severities: {', '.join(_SEVERITIES)}"
     )
-    command.add_argument("--verbose", action="store_true", help="a table with the reasons, also of what has no effect")
+    command.add_argument(
+        "--verbose", action="store_true", help="print a table with reasons, including patches that do not apply"
+    )
 
 
 def _severities(text: str) -> list[str]:
@@ -57,13 +59,13 @@ def _severities(text: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     if options.job is not None:
         if options.severity or options.deepspeed is not None:
-            raise Complaint("--job goes with neither --severity nor --deepspeed")
+            raise Complaint("--job cannot be combined with --severity or --deepspeed")
         return job_reports.run(options.job, options.verbose, options.json)
     release, remark = None, ""
     try:
         if options.deepspeed is not None:
             release = releases.named(options.deepspeed, table.load())
-            heading = f"deepspeed {release}, by its number alone: the installed source decides in a job"
+            heading = f"deepspeed {release}, judged by its version number; in a job the installed source decides"
         else:
             prepare.require_deepspeed()
             heading = survey.heading()
@@ -89,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdict:
-    """That on the installed DeepSpeed, or by the number of a release."""
+    """The verdict on the installed DeepSpeed, or by the version number of a release."""
     patch = entry.patch
     if release is None:
         return survey.decide(entry, settings)
@@ -100,7 +102,7 @@ def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdi
 
 
 def _meeting(listed: _Listed, options: argparse.Namespace) -> tuple[_Listed, str]:
-    """The patches for bugs that the config meets, and a sentence on what it leaves open."""
+    """The patches for bugs that the config triggers, and a sentence on those that it cannot decide."""
     from ..check.checking import check
 
     try:
@@ -109,13 +111,13 @@ def _meeting(listed: _Listed, options: argparse.Namespace) -> tuple[_Listed, str
         raise Complaint(str(error)) from None
     unknown = sum(verdict.outcome is Outcome.PENDING and entry.patch.config is None for entry, verdict in listed)
     met = [(entry, verdict) for entry, verdict in listed if _meets(entry.patch, job)]
-    return met, f"{unknown} more apply to bugs of which a config shows nothing: `python -m dsfix list` has them."
+    return met, f"{unknown} more apply to bugs that do not show in a config: `python -m dsfix list` lists them."
 
 
 def _meets(patch: Patch, job: Job) -> bool:
     try:
         return patch.config is not None and patch.config(job)
-    except Exception:  # of a value that DeepSpeed rejects
+    except Exception:  # raised for a value that DeepSpeed rejects
         return False
 
 
@@ -134,7 +136,7 @@ def _print(listed: _Listed, remark: str, options: argparse.Namespace) -> None:
     ordered = sorted(listed, key=_place)
     counts = Counter(entry.patch.severity.value for entry, verdict in ordered if verdict.outcome is Outcome.PENDING)
     told = ", ".join(f"{number} {severity}" for severity, number in counts.items())
-    what = f"patches for bugs that {options.config} meets" if options.config else "patches"
+    what = f"patches for bugs that {options.config} triggers" if options.config else "patches"
     output.say(f"{sum(counts.values())} of {len(listed)} {what} apply{': ' if told else ''}{told}")
     output.say(remark)
     rest = output.counted(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
@@ -155,7 +157,7 @@ def _print(listed: _Listed, remark: str, options: argparse.Namespace) -> None:
 
 
 def _place(listed: tuple[Entry, Verdict]) -> tuple[bool, bool, int, str]:
-    """In trouble first, then what applies, then the rest; each by severity."""
+    """Sort key: in trouble first, then patches that apply, then the rest; each by severity."""
     entry, (outcome, _) = listed
     return not outcome.trouble, outcome is not Outcome.PENDING, _SEVERITIES.index(entry.patch.severity.value), entry.id
 

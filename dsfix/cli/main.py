@@ -75,8 +75,8 @@ def _unknown(given: Sequence[str]) -> str:
     if not given or given[0].startswith("-") or given[0] in names:
         return ""
     near = difflib.get_close_matches(given[0].lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean `{near[0]}`?" if near else "`python -m dsfix` shows them all"
-    return f"there is no command {given[0]!r}; {hint}"
+    hint = f"did you mean `{near[0]}`?" if near else "`python -m dsfix` lists all commands"
+    return f"unknown command {given[0]!r}; {hint}"
 
 
 def _about() -> str:
@@ -94,7 +94,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=_about())
     commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for module in _COMMANDS:
-        command = commands.add_parser(module.NAME, help=module.HELP, description=module.HELP)
+        command = commands.add_parser(
+            module.NAME, help=module.HELP, description=f"{module.HELP[0].upper()}{module.HELP[1:]}."
+        )
         if getattr(module, "JSON", True):
             command.add_argument("--json", action="store_true", help="print JSON")
         module.add_arguments(command)

@@ -20,7 +20,9 @@ def require_deepspeed() -> None:
     version = versions.installed("deepspeed")
     if version is None:
         raise Complaint(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
-    if version and versions.module_file("deepspeed.runtime") is None:  # "": another one than the installed is imported
+    if (
+        version and versions.module_file("deepspeed.runtime") is None
+    ):  # "": the one that is imported is not the installed one
         raise Complaint(
             f"deepspeed {version} is registered as installed, but its package is missing or incomplete: reinstall it",
             NO_DEEPSPEED,
@@ -39,7 +41,7 @@ def require_temporary_directory() -> None:
 
 
 def require_same_packages(command: str) -> None:
-    """Raises Complaint if child processes would import another DeepSpeed, torch or dsfix than this process sees."""
+    """Raises Complaint if child processes would import a different DeepSpeed, torch or dsfix."""
     from ..lab.errors import LabUnavailable
     from ..lab.isolation import origins
 
@@ -55,7 +57,7 @@ def require_same_packages(command: str) -> None:
         if os.path.realpath(here or "") != os.path.realpath(there[package] or ""):
             raise Complaint(
                 f"{package} is {here or 'not found'} in this process, but {there[package] or 'not found'} in a process "
-                f"started in another directory: run `python -m dsfix {command}` in another directory, without Python "
+                f"started elsewhere: run `python -m dsfix {command}` in a different directory, without Python "
                 "options",
                 BAD_USAGE,
             )

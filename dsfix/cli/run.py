@@ -1,4 +1,4 @@
-"""`run`: runs a command with dsfix in all Python processes below it."""
+"""`run`: runs a command with dsfix in every Python process that it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..start import DIRECTORY
 from .exits import NOT_EXECUTABLE, NOT_FOUND, Complaint
 
 NAME = "run"
-HELP = "run a command with dsfix in all Python processes below it; scripts stay unchanged"
+HELP = "run a command with dsfix in every Python process that it starts, without editing scripts"
 JSON = False  # the output belongs to the command
 
 
@@ -25,9 +25,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.usage = "python -m dsfix run CMD ..."
     command.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD ...", help="the command and its arguments")
     command.epilog = (
-        "Each Python process below CMD imports dsfix when it first imports DeepSpeed, unless it is started with -I, -E "
-        "or -S, or with a PYTHONPATH that replaces the inherited one. exit status: that of CMD; 126 CMD cannot be "
-        "executed; 127 CMD is not found"
+        "Each Python process that CMD starts imports dsfix when it first imports DeepSpeed, unless it is started with "
+        "-I, -E or -S, or with a PYTHONPATH that replaces the inherited one. exit status: that of CMD; 126 CMD cannot "
+        "be executed; 127 CMD was not found"
     )
 
 

@@ -1,4 +1,4 @@
-"""`show ID`: the story of one bug."""
+"""`show ID`: everything about one bug."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .printing import output, upstream
 from .printing.upstream import Story
 
 NAME = "show"
-HELP = "the story of one bug: what users see, what the patch does, upstream links, whether it applies here"
+HELP = "show one bug: what users see, what the patch does, upstream links, and whether the patch applies here"
 _BETWEEN = re.compile(r"\n\n|\n(?=\w+: )")  # the parts of a docstring
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("id", metavar="ID", help="of a patch; or 7948, #7948 or its address upstream")
+    command.add_argument("id", metavar="ID", help="the id of a patch, or an upstream number: 7948, #7948, URL")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,7 +80,7 @@ def _story(entry: Entry, verdict: Verdict) -> Story:
         "affects": [_affects(patch)],
         "fixed in": [_fixed_in(patch)],
         "retire": [_retire(patch)],
-        "symptom": [patch.symptom or "none: no error and no log line shows it"],
+        "symptom": [patch.symptom or "none (silent)"],
         "changes": _changes(patch),
         "upstream": [f"{link} ({what})" for link, what in patch.upstream.items()],
         "from": [versions.described(entry.distribution) or entry.distribution],

@@ -14,7 +14,7 @@ from .exits import OK, TROUBLE
 from .printing import output
 
 NAME = "status"
-HELP = "whether dsfix is enabled for this environment's Python, by which file, and the version and path of dsfix"
+HELP = "show whether and by which file dsfix is enabled for this environment's Python, and dsfix's version and path"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

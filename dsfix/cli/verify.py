@@ -29,14 +29,14 @@ HELP = "run each bug's reproduction on this machine, without the patch and with 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Runs each bug's reproduction on this machine, without the patch and with it: is the bug seen, and is it gone? "
-        "Without ids: every patch that applies to the installed DeepSpeed. Each runs in its own processes, one after "
-        "the other, single-threaded, at the lowest priority, in a scratch directory; all other patches apply."
+        "Run each bug's reproduction on this machine, without the patch and with it: the bug must appear and be gone. "
+        "Without ids: every patch that applies to the installed DeepSpeed. Reproductions run one at a time in their "
+        "own processes, single-threaded, at the lowest priority, in a scratch directory; all other patches are applied."
     )
     command.epilog = (
-        "exit status: 0 every bug that should be fixed is; 1 a patch does not fix its bug, is in trouble, or gave no "
-        "answer, or a bug was seen where its patch does not apply; 2 bad usage; 3 no DeepSpeed; 4 nothing is wrong, "
-        "but not everything could be tested here; 130 interrupted, the results so far are printed"
+        "exit status: 0 every bug is fixed that should be; 1 a patch is in trouble or does not fix its bug, a run gave "
+        "no answer, or a bug was seen where its patch does not apply; 2 bad usage; 3 no DeepSpeed; 4 nothing is wrong, "
+        "but not everything could be tested here; 130 interrupted; the results so far are printed"
     )
     command.add_argument("ids", metavar="ID", nargs="*", help="only these patches, even if they do not apply")
     command.add_argument(
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
-    """The verdicts of `list`; naming a patch that is off by default turns it on."""
+    """The verdicts of `list`; a patch that is off by default counts as on if it is named."""
     verdicts = survey.verdicts()
     for entry in named:
         verdicts[entry.id] = survey.if_asked_for(entry)
@@ -95,7 +95,7 @@ def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
 def _collect(
     entries: list[registry.Entry], verdicts: dict[str, Verdict], named: bool, timeout: float, rows: list[VerifiedPatch]
 ) -> None:
-    """Runs the reproductions and appends to `rows` after each run, so that an interrupt keeps what is done."""
+    """Runs the reproductions and appends to `rows` after each run, so that an interrupt keeps the results so far."""
     plan = []
     for entry in entries:
         outcome = verdicts[entry.id].outcome
@@ -103,7 +103,10 @@ def _collect(
         plan.append((VerifiedPatch(entry, verdicts[entry.id]), runs))
     total = sum(runs for _, runs in plan)
     if total > 1 and sys.stderr is not None:
-        print(f"dsfix: {total} runs; the first shows how long it takes, Ctrl-C keeps what is done", file=sys.stderr)
+        print(
+            f"dsfix: {total} runs; an estimate follows the first. Ctrl-C stops and prints the results so far",
+            file=sys.stderr,
+        )
     with progress.shown(total, alike=True) as shown:
         for row, runs in plan:
             if not runs:

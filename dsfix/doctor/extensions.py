@@ -19,7 +19,7 @@ _SOURCE = re.compile(r"^build \S+: (?:cuda_)?compile (.+)$", re.M)
 
 @dataclass(frozen=True)
 class Build:
-    """One op in the cache. Times are seconds since 1970, None if there is no such file.
+    """One op in the cache. Times are seconds since 1970, None if the file does not exist.
 
     `sources`: the source files listed in its build.ninja. `newest_source`: the modification time of the newest of them.
     `locked`: the modification time of the lock file; `holders`: the processes on this machine that have it open.
@@ -58,7 +58,7 @@ def collect(root: Path, environment: Mapping[str, str], torch: Torch) -> Extensi
     above = home(environment)
     triton = environment.get("TRITON_CACHE_DIR") or (above / ".triton" if above else None)
     builds: tuple[Build, ...] = ()
-    problem = "there is no home directory: set HOME or TORCH_EXTENSIONS_DIR"
+    problem = "no home directory: set HOME or TORCH_EXTENSIONS_DIR"
     if directory is not None:
         builds, problem = builds_in(directory, root)
         if not chosen:

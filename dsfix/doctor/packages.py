@@ -303,7 +303,7 @@ def installed_at(distribution: str) -> float | None:
 
 
 def home(environment: Mapping[str, str]) -> Path | None:
-    """Returns the home directory as os.path.expanduser does; None if there is none."""
+    """Returns the home directory as os.path.expanduser does, or None."""
     if "HOME" in environment:
         return Path(environment["HOME"] or "/")
     try:

@@ -48,7 +48,7 @@ def collect(root: Path, environment: Mapping[str, str]) -> Platform:
 
 
 def distribution(root: Path) -> str:
-    """Returns the name in /etc/os-release, "" if there is none (macOS, Windows)."""
+    """Returns the name in /etc/os-release, "" if the file does not exist (macOS, Windows)."""
     for line in lines(root / "etc/os-release"):
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":

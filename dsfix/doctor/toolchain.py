@@ -64,7 +64,7 @@ def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Toolc
 
 
 def cuda_home(root: Path, environment: Mapping[str, str]) -> str:
-    """Returns CUDA_HOME as torch finds it: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda; "" if there is none."""
+    """Returns CUDA_HOME as torch finds it: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda; else ""."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if environment.get(name):
             return environment[name]
@@ -76,13 +76,13 @@ def cuda_home(root: Path, environment: Mapping[str, str]) -> str:
 
 
 def nvcc_version(output: str) -> str:
-    """Returns the version in the output of `nvcc -V`, e.g. "12.4"; "" if there is none."""
+    """Returns the version in the output of `nvcc -V`, e.g. "12.4"; else ""."""
     found = re.search(r"\brelease (\d+\.\d+)", output)
     return found[1] if found else ""
 
 
 def compiler_version(output: str) -> str:
-    """Returns the version in the first line of `c++ --version`, e.g. "12.2.0"; "" if there is none."""
+    """Returns the version in the first line of `c++ --version`, e.g. "12.2.0"; else ""."""
     first = output.partition("\n")[0]
     found = re.findall(r"(?<![\w.])\d+\.\d+(?:\.\d+)*", re.sub(r"\([^)]*\)", "", first))
     return str(found[-1]) if found else ""

@@ -1,4 +1,4 @@
-"""Anchors: finding them in a function's syntax tree, and putting an Edit's code there."""
+"""Anchors: finds them in a function's syntax tree and inserts an Edit's code there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _parse(code: str) -> tuple[ast.stmt, ...]:
 
 
 def as_expression(code: str) -> ast.expr | None:
-    """The one expression that `code` is, or None."""
+    """`code` as one expression, or None."""
     body = _parse(code)
     return body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
 
 
 def same(pattern: Any, node: Any) -> bool:
-    """Equality of syntax trees, positions aside; in `pattern` a body that is only ``...`` equals any body."""
+    """Whether trees are equal apart from positions; in `pattern`, a body that is only ``...`` equals any body."""
     if isinstance(pattern, list):
         if not isinstance(node, list):
             return False
@@ -55,7 +55,7 @@ def _is_ellipsis(node: Any) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
-    """The blocks of a tree; expressions, which hold none, are not looked into."""
+    """The blocks of a tree; expressions, which contain none, are not searched."""
     blocks: list[list[ast.stmt]] = []
     waiting: list[Any] = [tree]
     for node in waiting:
@@ -78,14 +78,14 @@ def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
 
 
 def forget(texts: bool = False) -> None:
-    """As `source.forget`, and what was found in the trees."""
+    """Like `source.forget`; also forgets what was found in the trees."""
     source.forget(texts)
     _blocks.cache_clear()
     _by_type.cache_clear()
 
 
 def statements(tree: ast.AST, code: str) -> list[Place]:
-    """Every place where the statements of `code` follow one another."""
+    """Every place where the statements of `code` occur consecutively."""
     pattern = _parse(code)
     return [
         list(block[start : start + len(pattern)])
@@ -100,16 +100,16 @@ def _expressions(tree: ast.AST, pattern: ast.expr) -> list[Place]:
 
 
 def occurrences(tree: ast.AST, code: str) -> list[Place]:
-    """Every place in `tree` of the statements, or the one expression, that `code` is."""
+    """Every occurrence in `tree` of `code`: statements or one expression."""
     expression = as_expression(code)
     return statements(tree, code) if expression is None else _expressions(tree, expression)
 
 
 def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
-    """The function that `qualname` names inside its outermost function `function`: mostly that one itself.
+    """The function that `qualname` names: usually its outermost function `function` itself, else one nested in it.
 
     Raises:
-        Refused: there is none, or several.
+        Refused: none exists, or several.
     """
     scope: ast.AST = function
     for name in split_target(qualname)[1]:
@@ -126,7 +126,7 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     """Where the edit goes.
 
     Raises:
-        Refused: already-fixed where the edit's own result is there, drifted where the anchor does not occur exactly
+        Refused: already-fixed if the edit's own result is found, drifted if the anchor does not occur exactly
             as often as declared.
     """
     if edit.replace is None:
@@ -139,12 +139,12 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
             before, after = _expressions(function, old), _expressions(function, new)
         else:
             before, after = statements(function, edit.anchor), statements(function, edit.written)
-        places = _outside(before, after)  # the fix may hold the anchor: f(x) -> g(f(x))
-        done = _outside(after, before)  # or the anchor the fix: if a: f(x) -> f(x)
+        places = _outside(before, after)  # the fix may contain the anchor: f(x) -> g(f(x))
+        done = _outside(after, before)  # or the anchor may contain the fix: if a: f(x) -> f(x)
     if len(done) == edit.count and not places:
         raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
     if done or len(places) != edit.count:
-        also = f", and {len(done)} times as the patch would make it" if done else ""
+        also = f", and {len(done)} times in its patched form" if done else ""
         raise Refused(
             Outcome.DRIFTED,
             f"`{first_line(edit.anchor)}` occurs {len(places)} times in {edit.qualname}, not {edit.count}{also}",
@@ -153,7 +153,7 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
 
 
 def _made(edit: Edit, function: FunctionNode) -> set[int]:
-    """Of the anchors that have the edit's code next to them: their first statements."""
+    """The first statements (by id) of the anchors next to which the edit's code already is."""
     anchor, code = map(textwrap.dedent, (edit.anchor, edit.written))
     if edit.after is not None:
         return {id(place[0]) for place in statements(function, f"{anchor}\n{code}")}
@@ -161,7 +161,7 @@ def _made(edit: Edit, function: FunctionNode) -> set[int]:
 
 
 def _outside(places: Sequence[Place], others: Sequence[Place]) -> list[Place]:
-    """Those of `places` that are no part of any of `others`."""
+    """Those of `places` that are not part of any of `others`."""
     inside = {id(node) for other in others for top in other for node in ast.walk(top)}
     return [place for place in places if id(place[0]) not in inside]
 
@@ -176,7 +176,7 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     """Makes all edits (patch id, edit) of one function, each located in the function as it was.
 
     Raises:
-        Refused: see `locate`; conflict where two edits change the same code.
+        Refused: see `locate`; conflict if two edits change the same code.
     """
     located = [
         (patch_id, edit, place)
@@ -229,7 +229,7 @@ class _Swap(ast.NodeTransformer):
 
 
 def _placed(patch_id: str, edit: Edit, anchor: ast.AST) -> tuple[ast.stmt, ...]:
-    """The edit's statements, every part of them at the anchor's line, for tracebacks."""
+    """The edit's statements, with the anchor's line number everywhere, for tracebacks."""
     statements = _parse.__wrapped__(edit.telling(patch_id) + edit.written)  # its own copy
     for part in (part for statement in statements for part in ast.walk(statement)):
         if "lineno" in part._attributes:

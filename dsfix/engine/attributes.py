@@ -1,4 +1,4 @@
-"""The verbs Replace and Provide: a name set in a module or class, and set back."""
+"""The changes Replace and Provide: set a name in a module or class, and restore it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ABSENT = object()
 
 
 def attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
-    """(holder, name, raw value) of a dotted name in a module, past no descriptor.
+    """(holder, name, raw value) of a dotted name in a module, without invoking descriptors.
 
     Raises:
-        Refused: drifted where the name is not there.
+        Refused: drifted if the name does not exist.
     """
     value: Any = module
     for part in qualname.split("."):
@@ -29,16 +29,16 @@ def attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
         value = getattr(holder, "__dict__", {}).get(name, _ABSENT)
         if value is _ABSENT:
             owner = getattr(holder, "__name__", holder)
-            raise Refused(Outcome.DRIFTED, f"{qualname} is not there ({owner} has no {name})")
+            raise Refused(Outcome.DRIFTED, f"{qualname} does not exist ({owner} has no {name})")
     return holder, name, value
 
 
 class AttributeHandle:
-    """The names that one change has set; `undo` sets them back, unless somebody else has set them since."""
+    """The names that one change has set; `undo` restores them unless they have been set again since."""
 
     def __init__(self, qualname: str) -> None:
         self.qualname = qualname
-        self.made_in = ""  # the module that made the value, where other modules may have taken it from the target
+        self.made_in = ""  # the module that made the value, if other modules may have imported it from the target
         self._set: list[tuple[Any, str, Any, Any]] = []  # holder, name, before, now
 
     def set(self, holder: Any, name: str, value: Any) -> None:
@@ -46,7 +46,7 @@ class AttributeHandle:
         setattr(holder, name, value)
 
     def undo(self) -> None:
-        """Sets all names back. Raises Refused where somebody has wrapped the value since."""
+        """Restores all names. Raises Refused if the value has been wrapped since."""
         wrapped, target = [], self._set[:1]
         while self._set:
             holder, name, before, now = self._set.pop()
@@ -59,14 +59,14 @@ class AttributeHandle:
                 setattr(holder, name, before)
         for holder, name, before, now in target:
             if self.made_in and not _has_another_home(now, self.made_in):
-                for module, alias in _aliases(now, holder, name):  # taken by modules imported since
+                for module, alias in _aliases(now, holder, name):  # imported since by other modules
                     if module.__name__ != self.made_in:
                         setattr(module, alias, before)
         if wrapped:
             raise Refused(Outcome.CONFLICT, f"{', '.join(wrapped)} has been wrapped again since")
 
     def in_force(self, module: ModuleType) -> bool:
-        """Whether the module's name leads to what was set."""
+        """Whether the module's name still leads to the value that was set."""
         try:
             return not self._set or _leads_to(attribute(module, self.qualname)[2], self._set[0][3])
         except Refused:
@@ -83,7 +83,7 @@ def _leads_to(value: Any, wanted: Any) -> bool:
 
 
 def _has_another_home(value: Any, made_in: str) -> bool:
-    """Whether a module other than `made_in` defines `value` under its own name: not made for the target alone."""
+    """Whether a module other than `made_in` defines `value` under its own name: it was not made for the target."""
     home = getattr(value, "__module__", None)
     if not isinstance(home, str) or home == made_in:
         return False
@@ -93,10 +93,10 @@ def _has_another_home(value: Any, made_in: str) -> bool:
 def substitute(module: ModuleType, change: Replace) -> AttributeHandle:
     """Puts the replacement in place of the target and of every alias of it in imported modules.
 
-    Aliases of what does not come from the target's own package (a number, None, a module, a dtype) are left alone.
+    Aliases of values from outside the target's package (a number, None, a module, a dtype) are left alone.
 
     Raises:
-        Refused: drifted where the target is not there, conflict where it is another package's.
+        Refused: drifted if the target does not exist, conflict if it belongs to another package.
     """
     holder, name, raw = attribute(module, change.qualname)
     function = getattr(raw, "__func__", raw)
@@ -120,7 +120,7 @@ def substitute(module: ModuleType, change: Replace) -> AttributeHandle:
 
 
 def _aliases(value: Any, holder: ModuleType, name: str) -> list[tuple[ModuleType, str]]:
-    """(module, name) of what ``from … import`` left in modules imported earlier."""
+    """(module, name) of the names that ``from … import`` created in modules imported earlier."""
     is_value = functools.partial(operator.is_, value)
     # during the import of the module only its own package can have taken it
     within = "" if hooks.executed(holder.__name__) else holder.__name__.partition(".")[0]
@@ -135,7 +135,7 @@ def _aliases(value: Any, holder: ModuleType, name: str) -> list[tuple[ModuleType
 
 
 def provide(module: ModuleType, change: Provide) -> AttributeHandle | None:
-    """Gives the module the name; None where it has it."""
+    """Adds the name to the module; None if it exists already."""
     if change.name in vars(module):
         return None
     handle = AttributeHandle(change.name)

@@ -1,7 +1,7 @@
-"""What was learned of the installed source, kept from one process to the next.
+"""A cache of verdicts and compiled code, shared between processes.
 
-Reading, parsing and compiling are most of what dsfix costs. What depends on files is kept under their times and sizes,
-new code together with the code that it replaces: whatever has changed is looked at again.
+Reading, parsing and compiling are most of what dsfix costs. Entries that depend on files have the files' times and
+sizes in their key, and compiled code is stored with the code that it replaces, so changes are detected.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .. import versions
 from ..patch import Edit
 from ..settings import cache_directory
 
-_INSTALLATIONS = 16  # files that are kept, of some 500 kB; the one written longest ago goes
-_PATIENCE = 60  # seconds, after which a file that another process has begun to write is nobody's
+_INSTALLATIONS = 16  # files kept, about 500 kB each; the oldest is deleted first
+_PATIENCE = 60  # seconds after which an unfinished file is considered abandoned
 _DIGEST = 16  # bytes
 
 
 class Cache:
     """One file per installation of DeepSpeed, dsfix and Python, in the cache directory.
 
-    A file that is missing, damaged or not this user's is an empty cache; so is every file where there is no directory
-    to write to. Nothing here raises.
+    A file that is missing, damaged or not this user's counts as an empty cache; so does one in a directory that cannot
+    be written. Nothing here raises.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,8 @@ class Cache:
         self._new = False
 
     def remember(self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda kept: True) -> Any:
-        """What `make` returned for this key before, if that is valid; else what it returns now: for marshal."""
+        """What `make` returned for this key before, if that is valid; else what it returns now, which marshal must
+        accept."""
         found = digest(key)
         kept = self._kept.get(found)
         if kept is None or not valid(kept[0]):
@@ -50,31 +51,31 @@ class Cache:
         return kept[0]
 
     def gate(self, key: object, make: Callable[[], Any]) -> Any:
-        """As `remember`, for the keys of version gates, one a patch: kept together and found without a digest."""
+        """Like `remember`, for version gates (one key per patch), stored together and found without a digest."""
         gates = self._kept.setdefault(b"gates", ({},))[0]
         if key not in gates:
             gates[key], self._new = make(), True
         return gates[key]
 
     def code(self, original: CodeType, edits: list[tuple[str, Edit]], make: Callable[[], CodeType]) -> CodeType:
-        """What `make` makes of `original` with these edits (patch id, edit), or made of an equal one."""
+        """The code that `make` compiles from `original` with these edits (patch id, edit), now or for an equal one."""
         key = (original.co_filename, original.co_name, original.co_firstlineno, [(id, declared(e)) for id, e in edits])
         codes = self.remember(("code", key), lambda: (original, make()), lambda codes: codes[0] == original)
         return cast(CodeType, codes[1])
 
     def save(self) -> None:
-        """Writes what is new, whole or not at all."""
+        """Writes new entries atomically."""
         if not self._new or self._path is None:
             return
         self._new = False
         partial = self._path.with_suffix(".partial")
-        with contextlib.suppress(OSError, ValueError):  # without it the next process is only slower
+        with contextlib.suppress(OSError, ValueError):  # without the file, the next process is only slower
             content = marshal.dumps(dict(self._kept))
             partial.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # left by a process that was killed
                 if time.time() - partial.stat().st_mtime > _PATIENCE:
                     partial.unlink()
-            # "x" fails where another process is writing the same
+            # "x" fails if another process is writing the same file
             with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 try:
                     file.write(hashlib.blake2b(content, digest_size=_DIGEST).digest() + content)
@@ -100,7 +101,7 @@ class Cache:
 
 
 def declared(change: object) -> tuple[object, ...]:
-    """A change, or a piece of evidence, as part of a key: its texts and numbers."""
+    """A change or a piece of evidence as part of a key: its strings and numbers."""
     plain = [value for value in vars(change).values() if isinstance(value, (str, int, type(None)))]
     return type(change).__name__, *plain, getattr(change, "written", "")
 
@@ -111,7 +112,7 @@ def stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
 
 
 def _path() -> Path:
-    """Another file for whatever decides what is learned, beyond the source that is looked at."""
+    """The cache file; its name covers what else entries depend on: dsfix's own code, Python and the DeepSpeed found."""
     own = sorted(entry.path for entry in os.scandir(os.path.dirname(__file__)) if entry.name.endswith(".py"))
     spec = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
     key = (stamps((versions.__file__, *own)), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
@@ -128,5 +129,5 @@ def digest(key: object) -> bytes:
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Whether nobody but this user, or root, can have written the file: its code will be run."""
+    """Whether only this user or root can have written the file, whose code will be run."""
     return not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)

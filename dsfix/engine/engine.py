@@ -1,7 +1,7 @@
-"""The patches of this process: what has become of each, applied as their modules are imported.
+"""The patches of this process and their outcomes. Each is applied when its modules are imported.
 
-dsfix never stops a job on its own account: whatever goes wrong here ends as an outcome and one warning, with DeepSpeed
-as it was; under DSFIX_STRICT=1 it is a StrictError instead.
+dsfix never stops a job: any error here becomes an outcome and one warning, and DeepSpeed stays unpatched. Under
+DSFIX_STRICT=1 it raises StrictError instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Handle = Union[rewrite.EditHandle, attributes.AttributeHandle]
 
 
 class ExecutedModule(NamedTuple):
-    """A module that has been executed: imported, or run as a program, which calls itself `__main__`."""
+    """A module that has been executed: imported, or run as a program, whose `__name__` is `__main__`."""
 
     name: str
     program: bool
@@ -38,8 +38,8 @@ class ExecutedModule(NamedTuple):
 
 @dataclass
 class PatchState:
-    """One patch in this process. `done` holds, per module or program, what `revert` has to undo; `past`, what it has to
-    undo in modules that have been executed again. `modules`: those that the patch changes, where it may apply."""
+    """One patch in this process. `done` holds, per module or program, what `revert` has to undo; `past`, the same for
+    earlier executions of these modules. `modules`: those that the patch changes, if it may apply."""
 
     summary: Summary
     outcome: Outcome
@@ -52,12 +52,12 @@ class PatchState:
 
     @functools.cached_property
     def patch(self) -> Patch:
-        """Loaded for the patches that may apply only."""
+        """Loaded only for patches that may apply."""
         return registry.entry(self.summary).patch
 
     @property
     def waits_for(self) -> list[str]:
-        """The modules that it has not changed yet, neither imported nor run as a program."""
+        """The modules that it has not changed yet, whether imported or run as a program."""
         done = {place.name for place in self.done}
         return [name for name in self.modules if name not in done]
 
@@ -69,7 +69,7 @@ class PatchState:
 
 
 class Engine:
-    """All patches, under one set of settings; `on_change` follows changes of outcomes, `on_deepspeed` its imports."""
+    """All patches, under one set of settings. Calls `on_change` when outcomes change, `on_deepspeed` after imports."""
 
     def __init__(
         self,
@@ -103,7 +103,8 @@ class Engine:
             self.finder.watch(["deepspeed", *(name for state in self.states.values() for name in state.modules)])
 
     def _before(self, name: str) -> None:
-        """A watched module is about to be executed; DeepSpeed may be another by now than the one that was judged."""
+        """Called before a watched module is executed. sys.path may have changed since the gate ran, so a different
+        DeepSpeed may be imported."""
         try:
             if name == "deepspeed" and versions.moved():
                 again = [state for state in self.states.values() if state.outcome is not Outcome.DISABLED]
@@ -132,7 +133,7 @@ class Engine:
     def imported(self, module: ModuleType, name: str) -> None:
         """The post-import hook: a watched module has just been executed, for the first time or again.
 
-        name: what it is imported by, also where it is run as a program and calls itself `__main__`.
+        name: the module's import name, also if it is run as a program, whose `__name__` is `__main__`.
         """
         try:
             mine = [state for state in self.states.values() if name in state.modules]
@@ -147,25 +148,25 @@ class Engine:
                 anchors.forget(texts=True)
             self.on_change()
         except StrictError:
-            with contextlib.suppress(StrictError):  # of the next patch
-                self.on_change()  # what stopped the job belongs in its report
+            with contextlib.suppress(StrictError):  # a later patch may raise, too
+                self.on_change()  # the report includes the failure
             raise
         except Exception as error:
             log.warn(f"after the import of {name}: {describe(error)}")
 
     def _catch_up(self) -> None:
-        """Modules that were being imported when they began to be watched, and have been executed since."""
+        """Handles modules whose import was under way when they were first watched, and has ended since."""
         for state in self.states.values():
             if state.outcome is Outcome.PENDING:
                 for name in state.modules:
                     module = hooks.executed(name)
                     if module is not None and ExecutedModule(name, False) not in state.done:
                         self._advance(state, module, name, {})
-        anchors.forget()  # else each collection of garbage looks at all trees
+        anchors.forget()  # else each garbage collection traverses all trees
 
     @contextlib.contextmanager
     def _edited(self, states: Sequence[PatchState], module: ModuleType, name: str) -> Iterator[dict[str, Handle]]:
-        """The edits of all patches that wait for the module, made together; none where not all of them fit."""
+        """Makes the edits of all patches that wait for the module together, or none if not all of them fit."""
         edits, handles = {}, dict[str, Handle]()
         for state in states:
             with state.lock, self._out_on_error(state):
@@ -174,7 +175,7 @@ class Engine:
                     edits[state.summary.id] = _edits(state.patch, name)
         try:
             handles.update(rewrite.make(edits, module, self.cache))
-        except Exception:  # of whichever patch: each is made alone then, and the one at fault says why
+        except Exception:  # then each patch is applied alone, and the failing one gives the reason
             handles.clear()
         try:
             yield handles
@@ -183,17 +184,17 @@ class Engine:
                 handle = handles.get(state.summary.id)
                 with state.lock:
                     if handle is not None and not any(handle in done for done in state.done.values()):
-                        handle.undo()  # of a patch that is not applied after all
+                        handle.undo()  # of a patch that was not applied after all
 
     def _advance(self, state: PatchState, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
         with state.lock:
             if state.outcome is not Outcome.PENDING and not state.done:
                 if self.settings.strict and state.outcome.trouble:
-                    self._complain(state)  # of an import that is tried again, too
+                    self._complain(state)  # also if a failed import is tried again
                 return
             place = ExecutedModule(name, module.__name__ != name)
             if place in state.done and all(each.in_force(module) for each in state.done[place]):
-                return  # executed again, and the change has outlived it
+                return  # executed again, but the change is still there
             with self._out_on_error(state):
                 self._judge_once(state)
                 edited = made.get(state.summary.id)
@@ -207,7 +208,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _out_on_error(self, state: PatchState) -> Iterator[None]:
-        """Whatever is raised takes the patch out, and nothing else."""
+        """An exception disables this patch only."""
         try:
             yield
         except Refused as refused:
@@ -216,7 +217,7 @@ class Engine:
             self._out(state, Outcome.FAILED, describe(error))
 
     def _judge_once(self, state: PatchState) -> None:
-        """All changes are looked at before the first is made: all or nothing."""
+        """Locates all changes before the first is made."""
         if not state.judged:
             with rewrite.lock:  # an edit changes trees that this reads
                 found = verdict.by_source(state.patch, self.cache)
@@ -232,15 +233,15 @@ class Engine:
 
     def _complain(self, state: PatchState) -> None:
         remedy = REMEDY[state.outcome].format(id=state.summary.id)
-        if state.reason.endswith(verdict.NO_SOURCE):  # nor has any other module, mostly: one warning is enough
+        if state.reason.endswith(verdict.NO_SOURCE):  # usually true of all modules: one warning is enough
             if self.sourceless and not self.settings.strict:
                 return
             self.sourceless = True
-            remedy = "install it with its .py files, or DSFIX_DISABLE=1: no function is patched so"
+            remedy = "reinstall DeepSpeed with its .py files, or set DSFIX_DISABLE=1; no function can be patched"
         self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
 
     def _undo(self, state: PatchState) -> str:
-        """Reverts all that was done; returns what could not be, as a sentence."""
+        """Reverts all changes; returns those that could not be reverted, as a sentence."""
         left = []
         with state.lock:
             for place, handles in (*state.done.items(), *reversed(state.past)):
@@ -269,34 +270,34 @@ class Engine:
         self.on_change()
 
     def withdraw(self) -> None:
-        """Reverts everything and watches nothing any longer."""
+        """Reverts everything and stops watching imports."""
         self.finder.stop()
         for state in self.states.values():
             self._undo(state)
 
     def forked(self) -> None:
-        """In the child of a fork: another thread of the parent may have held a lock, and is not here to release it."""
+        """Replaces the locks in a forked child: a thread of the parent may have held one, and does not exist here."""
         rewrite.forked()
         for state in self.states.values():
             state.lock = threading.RLock()
 
     def look_again(self) -> None:
-        """Brings the outcomes up to date: an applied patch whose target somebody has replaced since is a conflict."""
+        """Updates the outcomes: an applied patch whose target has since been replaced is a conflict."""
         self._catch_up()
         for state in self.states.values():
             with state.lock:
                 if state.done and state.outcome is not Outcome.PENDING:
                     there = Outcome.APPLIED, _applied(state.patch)
-                    lost = Outcome.CONFLICT, "was applied, and another package has replaced its target since"
+                    lost = Outcome.CONFLICT, "was applied, but another package has since replaced its target"
                     state.outcome, state.reason = there if state.in_force else lost
 
 
 def apply(
     patch_id: str, patch: Patch, module: ModuleType, cache: Cache, name: str = "", edited: Handle | None = None
 ) -> list[Handle]:
-    """Makes the patch's changes in one module that has been executed; none of them where one does not fit.
+    """Makes all of the patch's changes in one executed module, or none if one does not fit.
 
-    name: what the module is imported by, if it is run as a program. edited: its edits, if they have been made.
+    name: the module's import name, if it is run as a program. edited: its edits, if they have been made.
 
     Raises:
         Refused: a change does not fit; nothing has been changed then.

@@ -1,4 +1,4 @@
-"""Python's garbage collector, which costs more than dsfix itself where it runs among torch's objects."""
+"""Pauses Python's garbage collector, which would cost more than dsfix itself once torch is loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _paused = False
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Without automatic collections, as syntax trees bring on many of them, which look at all that torch has loaded."""
+    """Pauses automatic garbage collection: building syntax trees triggers many collections, each of which traverses
+    everything that torch has loaded."""
     global _paused
     collects = gc.isenabled()
     gc.disable()
@@ -24,7 +25,7 @@ def uncollected() -> Iterator[None]:
 
 
 def resume() -> None:
-    """Ends the pause. In the child of a fork, too: another thread of the parent may have begun it, and is not here."""
+    """Ends the pause; called in a forked child, too, because the thread that began it does not exist there."""
     global _paused
     if _paused:
         _paused = False

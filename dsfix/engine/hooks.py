@@ -1,6 +1,6 @@
-"""Post-import hooks: a callback right after a module has been executed, each time that it is.
+"""Post-import hooks: a callback each time that a module has been executed.
 
-wrapt's post-import hooks fire once per name: after a reload, or a second import, the module would be as shipped.
+wrapt's post-import hooks fire once per name: after a reload or a second import, the module would be unpatched.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Before = Callable[[str], None]
 
 
 class Finder:
-    """The first entry of sys.meta_path while anything is watched: lets the others find, and adds the callback.
+    """The first entry of sys.meta_path while anything is watched: delegates to the others and adds the callback.
 
     The callback gets the module and the name that it is imported by, which differs from its own in a program; `before`,
-    if given, is called with the name of each that is about to be executed. Neither raises anything but StrictError.
+    if given, is called with the name of each module before it is executed. Neither raises anything but StrictError.
     """
 
     def __init__(self, callback: Callback, withdraw: Callable[[], None], before: Before | None = None) -> None:
@@ -32,13 +32,13 @@ class Finder:
         self._local = threading.local()
 
     def watch(self, names: Iterable[str]) -> None:
-        """From now on `callback` is called with each of these modules after each execution of it."""
+        """Calls `callback` with each of these modules after every execution from now on."""
         self.names.update(names)
         if self.names and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Watches nothing any longer."""
+        """Stops watching."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -90,7 +90,7 @@ class _Loader:
 
 
 def withdraw_forgotten() -> None:
-    """Reverts what an earlier dsfix did that was removed from sys.modules."""
+    """Reverts the changes of an earlier dsfix that was removed from sys.modules."""
     for finder in list(sys.meta_path):
         kind = type(finder)
         if (kind.__module__, kind.__qualname__) == (__name__, Finder.__qualname__) and kind is not Finder:
@@ -98,14 +98,14 @@ def withdraw_forgotten() -> None:
 
 
 def wait_for(name: str) -> None:
-    """Waits for an import that another thread has begun; returns at once where it is this thread's own, or over."""
+    """Waits for an import in another thread; returns immediately if it is this thread's own, or finished."""
     if executed(name) is None:
         # `import` waits in the same way, but would begin anew where the other thread's import has failed
         importlib._bootstrap._lock_unlock_module(name)  # type: ignore[attr-defined]
 
 
 def executed(name: str) -> ModuleType | None:
-    """The module, if it has been imported and its import is not still under way."""
+    """The module, if its import has finished."""
     module = sys.modules.get(name)
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
         return None

@@ -1,7 +1,7 @@
-"""The verb Edit: a function's code object swapped in place, and swapped back.
+"""The change Edit: swaps a function's code object in place, and back.
 
-All edits of one function belong to one `_Site`: whatever subset of them is on, and in whatever order they came, the
-code is compiled from the file's own source with exactly those edits.
+All edits of one function belong to one `_Site`: for any subset of them, applied in any order, the code is compiled from
+the file's own source with exactly those edits.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 lock = threading.RLock()
-names: dict[str, Any] = {}  # that edited modules get, and keep: of a function that is reverted, calls may be under way
+names: dict[
+    str, Any
+] = {}  # added to edited modules and never removed: calls of a reverted function may still be running
 _sites: dict[FunctionType, _Site] = {}
 
 
 def forked() -> None:
-    """In the child of a fork: another thread of the parent may have held the lock, and is not here to release it."""
+    """Replaces the lock in a forked child: a thread of the parent may have held it, and does not exist here."""
     global lock
     lock = threading.RLock()
 
@@ -53,7 +55,7 @@ class EditHandle:
         self.sites: list[_Site] = []
 
     def undo(self) -> None:
-        """Reverts the edits of every function that nobody else has changed. Raises Refused where one was."""
+        """Reverts the edits of every function that no other tool has changed. Raises Refused if one was."""
         refused = []
         with lock:
             while self.sites:
@@ -66,12 +68,12 @@ class EditHandle:
             raise refused[0]
 
     def in_force(self, module: ModuleType) -> bool:
-        """Whether the module's names lead to the functions as they were edited."""
+        """Whether the module's names still lead to the edited functions."""
         return all(site.in_force(module) for site in self.sites)
 
 
 def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache) -> dict[str, EditHandle]:
-    """Makes all edits of these patches in one module, all or none; a function with edits of several is compiled once.
+    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once.
 
     Raises:
         Refused: with the outcome and the reason; nothing has been changed then.
@@ -101,11 +103,11 @@ class _Site:
     def __init__(self, function: FunctionType, qualname: str) -> None:
         self.function, self.qualname = function, qualname
         self.original = self.current = function.__code__
-        self.versions = [self.original]  # every code that the function has had: closures may be of any of them
+        self.versions = [self.original]  # every code object the function has had: closures may use any of them
         self.edits: dict[str, list[Edit]] = {}
 
     def compose(self, edits: dict[str, list[Edit]], cache: Cache) -> None:
-        """Puts exactly these edits in force. Raises Refused, with nothing changed, where they do not fit."""
+        """Makes exactly these edits active. Raises Refused, with nothing changed, if they do not fit."""
         if edits == self.edits:
             return
         if self.function.__code__ is not self.current:
@@ -131,7 +133,7 @@ class _Site:
 
     @functools.cached_property
     def _source(self) -> tuple[FunctionSource, frozenset[str]]:
-        """The function and the imported names as the file had them: it may be another by the time of a revert."""
+        """The function and the imported names, read once: the file may have changed by the time of a revert."""
         path = self.original.co_filename
         block = block_at(path, self.original.co_firstlineno)
         if block is None:
@@ -139,11 +141,11 @@ class _Site:
         return block, imports_of(block, self.qualname, self.original)
 
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
-        """The closures that exist of edited nested functions (a decorator's, say), with their new code."""
+        """The existing closures of edited nested functions (a decorator's, say), with their new code."""
         for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} - {()}:
             olds = [nested_code(each, names) for each in self.versions if _references(each, names) != _UNUSED]
             inner = nested_code(new, names)
-            referrers = gc.get_referrers(*olds) if olds else []  # looks at all that torch has loaded
+            referrers = gc.get_referrers(*olds) if olds else []  # traverses everything that torch has loaded
             yield from ((each, inner) for each in referrers if isinstance(each, FunctionType))
 
     def in_force(self, module: ModuleType) -> bool:
@@ -159,10 +161,10 @@ def _pairs(edits: Mapping[str, Sequence[Edit]]) -> list[tuple[str, Edit]]:
 
 
 def find_function(module: ModuleType, qualname: str) -> FunctionType:
-    """The function of that name that was defined in the module's own file, under whatever decorators.
+    """The function of that name that was defined in the module's own file, beneath any decorators.
 
     Raises:
-        Refused: drifted where the name is not there, conflict where it leads to another file's functions only.
+        Refused: drifted if the name does not exist, conflict if it leads only to functions of other files.
     """
     raw = attribute(module, qualname)[2]
     name, path = qualname.rpartition(".")[2], getattr(module, "__file__", None) or ""
@@ -188,7 +190,7 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
 def _functions_beneath(value: Any) -> Iterator[FunctionType]:
     """Every Python function under `value`'s decorators: what they store as an attribute or close over.
 
-    Runs no code of theirs, and follows callables only: an object that keeps the function elsewhere is no decorator.
+    Runs none of their code, and follows only callables: an object that keeps the function elsewhere is not a decorator.
     """
     queue, seen = deque([(value, 0)]), set[int]()
     while queue:
@@ -218,9 +220,9 @@ def _contents(cells: Iterable[CellType]) -> Iterator[Any]:
 
 
 def imports_of(block: FunctionSource, qualname: str, code: CodeType) -> frozenset[str]:
-    """The imported names with which the function, compiled alone, is `code`, the function in memory.
+    """The imported names with which the function, compiled alone, equals `code`, the function in memory.
 
-    Raises Refused, a conflict, where there are none.
+    Raises Refused, a conflict, if none do.
     """
     for names_of in (imports, exact_imports):
         names = names_of(block.path)
@@ -228,16 +230,16 @@ def imports_of(block: FunctionSource, qualname: str, code: CodeType) -> frozense
             return names
     raise Refused(
         Outcome.CONFLICT,
-        f"{qualname} in memory is not what {block.path}:{block.first} says: "
-        "another tool has changed it, or the file has changed since it was imported",
+        f"{qualname} does not match {block.path}:{block.first}: "
+        "another tool has modified it, or the file has changed since the import",
     )
 
 
 def compile_edited(
     block: FunctionSource, qualname: str, like: CodeType, imported: frozenset[str], pairs: Sequence[tuple[str, Edit]]
 ) -> CodeType:
-    """The code of the function with these edits (patch id, edit). Raises Refused where they do not fit."""
-    node = trees.pop(block, None) or block.parse()  # nobody else reads it from now on
+    """The code of the function with these edits (patch id, edit). Raises Refused if they do not fit."""
+    node = trees.pop(block, None) or block.parse()  # edited in place, so no longer shared
     anchors.apply(pairs, node)
     new = _compile(node, qualname, like, imported)
     for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} | {()}:
@@ -246,9 +248,9 @@ def compile_edited(
 
 
 def _compile(node: FunctionNode, qualname: str, like: CodeType, imported: frozenset[str]) -> CodeType:
-    """The code object of `node`, compiled as if where `like` was: same classes, future flags and file.
+    """The code object of `node`, compiled as if in the place of `like`: same classes, future flags and file.
 
-    `imported`: what the file imports. Python 3.11 and later compile `name.attribute()` in another way for these names.
+    `imported`: the names that the file imports; Python 3.11 and later compile `name.attribute()` differently for them.
     """
     body: ast.stmt = node
     for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name
@@ -281,7 +283,7 @@ def nested_code(code: CodeType, names: Sequence[str]) -> CodeType:
 
 
 def _references(code: CodeType, names: Sequence[str]) -> int:
-    """How often the nested code is referred to: by the code around it, by closures, by frames."""
+    """The reference count of the nested code: references from the code around it, closures and frames."""
     return sys.getrefcount(nested_code(code, names))
 
 
@@ -291,7 +293,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
 
 
 def _equal(one: CodeType, other: CodeType) -> bool:
-    """Equality of what is executed; columns, which `-X no_debug_ranges` leaves out, do not count."""
+    """Equality of what is executed; columns, which `-X no_debug_ranges` omits, are ignored."""
     return one == other or _without_positions(one) == _without_positions(other)
 
 
@@ -303,9 +305,9 @@ def _without_positions(code: CodeType) -> CodeType:
 
 
 def _check_swappable(old: CodeType, new: CodeType, qualname: str) -> None:
-    """Raises Refused(failed) where `new` cannot replace `old`: other cells, another signature or kind."""
+    """Raises Refused(failed) if `new` cannot replace `old`: different cells, signature or kind."""
     for what in ("co_freevars", "co_argcount", "co_kwonlyargcount", "co_posonlyargcount"):
         if getattr(old, what) != getattr(new, what):
             raise Refused(Outcome.FAILED, f"the edit changes {what} of {qualname}")
     if (old.co_flags ^ new.co_flags) & _KIND:
-        raise Refused(Outcome.FAILED, f"the edit makes {qualname} another kind of function")
+        raise Refused(Outcome.FAILED, f"the edit turns {qualname} into a different kind of function")

@@ -1,6 +1,6 @@
-"""Source text: one function's lines in the file of a module, without importing anything.
+"""Source text: finds a function's lines in a module's file, without importing anything.
 
-Whole files are not parsed where one function will do: docs/design.md has what that saves.
+Whole files are not parsed if one function suffices; docs/design.md shows what that saves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
 # the alternatives in this order, and no ^, make it many times as fast
 _DEFINED = re.compile(r"\n([ \t]*)(?:a|d|c)(?:sync[ \t]+def|ef|lass)[ \t]+(\w+)")
 _IMPORT = r"(?:from[ \t]+\S+[ \t]+)?import\b[ \t]*(\([^)]*\)|(?:\\\n|.)*)"
-_CONTINUES = "#)]}"  # a line that begins with one of these ends no block
+_CONTINUES = "#)]}"  # a line that begins with one of these does not end a block
 trees: dict[FunctionSource, FunctionNode] = {}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BLOCKS = ("body", "orelse", "finalbody")  # the fields of a statement that hold statements
@@ -33,7 +33,7 @@ HOLDS = (*BLOCKS, "handlers", "cases")
 
 
 class FunctionSource(NamedTuple):
-    """One function as a file has it: `first` is its first line (decorators included), counted from 1."""
+    """One function in a file: `first` is its first line (decorators included), counted from 1."""
 
     path: str
     first: int
@@ -57,7 +57,7 @@ class FunctionSource(NamedTuple):
 
 
 def while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """Remembers what was read of a file until it changes on disk, or is forgotten."""
+    """Caches what was read from a file until the file changes or is forgotten."""
 
     @functools.lru_cache(maxsize=64)
     def remembered(path: str, stamp: tuple[int, ...]) -> _T:
@@ -77,7 +77,7 @@ def while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
 
 @while_unchanged
 def text_of(path: str) -> str | None:
-    """The file's text, or None where there is no readable source (bytecode only, wrong encoding)."""
+    """The file's text, or None if it has no readable source (bytecode only, wrong encoding)."""
     try:
         text = importlib.util.decode_source(content(path))
     except (OSError, ImportError, UnicodeDecodeError, SyntaxError):
@@ -93,7 +93,7 @@ def digest_of(path: str) -> bytes:
 
 @while_unchanged
 def whole_tree(path: str) -> ast.Module:
-    """The file's syntax tree, read-only; an empty one where it does not parse."""
+    """The file's syntax tree, read-only; an empty one if it does not parse."""
     try:
         return ast.parse(text_of(path) or "")
     except SyntaxError:
@@ -161,7 +161,7 @@ def block_at(path: str, first: int) -> FunctionSource | None:
     with contextlib.suppress(SyntaxError, IndexError):
         block.tree()
         return block
-    for _, node in _functions(whole_tree(path)):  # a string in it is dedented
+    for _, node in _functions(whole_tree(path)):  # it contains a dedented string
         if _first_line(node) == first and node.end_lineno is not None:
             return FunctionSource(path, first, "".join(lines[first - 1 : node.end_lineno]))
     return None
@@ -178,7 +178,7 @@ def _first(lines: list[str], definition: int) -> int:
 
 
 def _end(lines: list[str], first: int) -> int:
-    """The 0-based line behind the definition, or its decorators, at line `first`, by indentation."""
+    """The 0-based line after the definition, or its decorators, at line `first`, by indentation."""
     defined = False
     for number, stripped in _shallow(lines, range(first, len(lines)), _indent(lines[first])):
         if defined:
@@ -190,7 +190,7 @@ def _end(lines: list[str], first: int) -> int:
 def _shallow(lines: list[str], numbers: Iterable[int], indent: int) -> Iterator[tuple[int, str]]:
     """Those of the lines that are indented by `indent` or less and end a block there, stripped."""
     for number in numbers:
-        if not lines[number][: indent + 1].isspace():  # it is for nearly all
+        if not lines[number][: indent + 1].isspace():  # true for nearly all
             stripped = lines[number].strip()
             if stripped[0] not in _CONTINUES:
                 yield number, stripped
@@ -215,7 +215,7 @@ def _bare(node: _T) -> _T:
 
 
 def forget(texts: bool) -> None:
-    """Drops the trees that have been read, some 100 kB per function; texts: and all else of the files, some 10 MB."""
+    """Drops the trees that have been read, about 100 kB per function; texts: also everything else, about 10 MB."""
     trees.clear()
     for each in (whole_tree, top_level, *((text_of, _lines, _definitions) if texts else ())):
         each.forget()

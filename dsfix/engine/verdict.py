@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 
 
 def before_source(summary: Summary, settings: Settings, cache: Cache) -> Verdict | None:
-    """What the user's choice and exact version numbers settle; None where the source has to be read."""
+    """The verdict from the user's settings and exact version numbers; None if the source must be read."""
     why = settings.disabled(summary.id, summary.default, summary.severity)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
@@ -35,14 +35,14 @@ def before_source(summary: Summary, settings: Settings, cache: Cache) -> Verdict
 
 
 def by_source(patch: Patch, cache: Cache) -> Verdict:
-    """What the installed source says of a patch whose version gate is not closed."""
+    """The verdict from the installed source, for a patch whose version gate is not closed."""
     gated = gate(patch.affects, cache.gate)
     refused = _remembered_refusal(patch, cache)
     by_text = any(isinstance(each, (Edit, Source)) for each in (*patch.changes, *patch.present))
     if refused is None and gated.newer and not patch.present:
-        refused = Refused(Outcome.UNPROVEN, "the patch has no evidence of its own that the bug is there")
+        refused = Refused(Outcome.UNPROVEN, "the patch declares no `present=` evidence")
     elif refused is None and gated.fit is Fit.UNSURE and not by_text:
-        refused = Refused(Outcome.DRIFTED, "there is no source to judge it by")
+        refused = Refused(Outcome.DRIFTED, "its source is not available")
     if refused is None:
         verbs = ", ".join(dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes))
         judged = ", but its source has the bug" if gated.fit is Fit.UNSURE or gated.newer else ""
@@ -65,19 +65,19 @@ def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
 
 
 def fingerprint(paths: Sequence[str], declaration: object) -> str:
-    """A digest of what is `looked_at`: the text of the files, and what the patch declares."""
+    """A digest of what the verdict depends on: the text of the files and the patch's declaration."""
     return digest((declaration, [digest_of(path) for path in paths]))[:8].hex()
 
 
 def looked_at(patch: Patch) -> tuple[list[str], object]:
-    """All that decides whether the source is one to apply the patch to: files, and the patch's declaration."""
+    """What decides whether the patch applies to the source: files and the patch's declaration."""
     evidence: tuple[Change | Source, ...] = (*patch.changes, *patch.present, *patch.fixed)
     paths = [module_file(name) or "" for name in sorted({each.module for each in evidence})]
     return paths, (len(patch.changes), len(patch.present), [declared(each) for each in evidence])
 
 
 def _refusal(patch: Patch) -> list[tuple[str, str]]:
-    """Why the source is not one to apply the patch to, as the only outcome and reason."""
+    """Why the patch does not apply to the source, as its outcome and reason."""
     try:
         for evidence in patch.fixed:
             if _is_there(evidence):
@@ -94,7 +94,7 @@ def _refusal(patch: Patch) -> list[tuple[str, str]]:
 
 
 def _is_there(evidence: Source) -> bool:
-    """Whether the evidence is in the source. Raises Refused where the file is missing."""
+    """Whether the evidence is in the source. Raises Refused if the file is missing."""
     path = _file(evidence.module)
     if not evidence.qualname:
         return bool(anchors.occurrences(top_level(path), evidence.code))
@@ -105,7 +105,7 @@ def _is_there(evidence: Source) -> bool:
 
 
 def _check_all(changes: Sequence[Change]) -> None:
-    """Raises Refused where not all of the changes can be made to the source as it is."""
+    """Raises Refused unless all changes can be made to the source."""
     made = []
     for change in changes:
         try:
@@ -124,7 +124,7 @@ def _check_all(changes: Sequence[Change]) -> None:
 
 
 def places(edit: Edit) -> tuple[FunctionSource, list[anchors.Place]]:
-    """Where an edit goes in the installed source: the function's block, the places in its syntax tree.
+    """The location of an edit in the installed source: the function's block, the places in its syntax tree.
 
     Raises:
         Refused: already-fixed, or drifted.

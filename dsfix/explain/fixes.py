@@ -55,7 +55,7 @@ class PatchFix:
 
 
 def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list[PatchFix]:
-    """Returns what these patches do; those that help neither here nor for the log are omitted if another one helps.
+    """Returns what these patches do; those that help neither here nor for the log are omitted if a different one helps.
 
     in_log: the versions that the log names; several if it names several releases, of which one with the bug counts.
     """

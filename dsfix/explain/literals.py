@@ -47,7 +47,7 @@ def required(pattern: str) -> list[Clause[str]]:
 
 
 def trigger(clauses: list[Clause[str]]) -> Clause[str]:
-    """Returns the clause to search for: the last distinctive one, as messages follow frames. Empty if there is none."""
+    """Returns the clause to search for: the last distinctive one, as messages follow frames; else an empty one."""
     distinctive = [clause for clause in clauses if _least(clause) >= _DISTINCTIVE]
     return distinctive[-1] if distinctive else max(clauses, key=_least, default=frozenset())
 

@@ -40,7 +40,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Problem:
-    """affects: ranges, the signature's and each patch's. everywhere: other releases have it, too. spread: the log lines
+    """affects: ranges, the signature's and each patch's. everywhere: other releases also have it. spread: the log lines
     of several ranks show it."""
 
     id: str
@@ -114,7 +114,7 @@ def possible(text: str) -> list[Problem]:
 
 @functools.cache
 def _by_literal() -> tuple[Mapping[bytes, list[int]], Literals]:
-    """Returns string -> places in `known`, and what searches for them; under b"" a plug-in's symptom that has none."""
+    """Returns string -> places in `known`, and a search for them; under b"" plug-ins' symptoms that require none."""
     found: dict[bytes, list[int]] = {}
     for place, problem in enumerate(known()):
         for expression in problem.expressions:
@@ -181,7 +181,7 @@ def _without_floor(name: str, specifiers: str) -> str:
 
 
 def _links(links: Iterable[str]) -> tuple[str, ...]:
-    """Returns each link once; GitHub finds a pull request under issues/, too."""
+    """Returns each link once; GitHub also finds a pull request under issues/."""
     return tuple({link.replace("/pull/", "/issues/"): link for link in links}.values())
 
 

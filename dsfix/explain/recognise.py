@@ -38,7 +38,7 @@ class Recognised:
     """One problem, or (problem is None) one unknown error, in all logs.
 
     first: the first place in each file. sources: the processes, as far as the lines name them. patches: those whose
-    symptoms were seen. where: of an unknown error, what its traceback tells.
+    symptoms were seen. where: the origin of an unknown error, from its traceback.
     """
 
     problem: Problem | None

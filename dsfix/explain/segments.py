@@ -61,7 +61,7 @@ class Segment:
 
     @cached_property
     def raised(self) -> Line | None:
-        """The line that names the exception; None if there is no traceback or its end is missing."""
+        """The line that names the exception; None without a traceback, or if its end is missing."""
         header = next((place for place, line in enumerate(self.lines) if TRACEBACK in line.text), None)
         if header is None:
             return None
@@ -143,7 +143,7 @@ def raised_in(segment: Segment, raised: Line) -> str:
         return ""
     ours = [each for each in frames if _OURS.match(each[0])]
     if not ours:
-        hint = "DeepSpeed is not in the traceback; a run without its config tells whether it has a part in it"
+        hint = "DeepSpeed does not appear in the traceback; run once without its config to see whether it is involved"
         return f"{_named(*frames[-1])}. {hint}."
     called = f", called from {_named(*ours[-1])}" if ours[-1] != frames[-1] else ""
     return f"{_named(*frames[-1])}{called}."

@@ -1,4 +1,4 @@
-"""What a signature declares: how one problem appears in a log, what it is, and what helps."""
+"""What a signature declares: how one problem appears in a log, what it is, and the remedy."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Signature:
     pattern: a regular expression, searched in one traceback of one process, or in the lines of one process around the
         strings it requires; "" if the symptoms of `patches` are sufficient. It must require a string of at least eight
         bytes.
-    title: one line, without a full stop. what, remedy: sentences; `remedy` is what helps besides dsfix.
+    title: one line, without a full stop. what, remedy: sentences; `remedy` is what helps apart from dsfix.
     affects: PEP 440 specifiers per distribution, to show; the ranges of the patches are added.
-    patches: ids of the patches that fix it; their symptoms indicate this problem, too.
-    pattern_of: the one of them whose symptom the pattern is another form of, or "".
+    patches: ids of the patches that fix it; their symptoms also indicate this problem.
+    pattern_of: the one of them whose symptom the pattern is a variant of, or "".
     evidence: links; in the file also "owner/repository#number", and "#number" of DeepSpeed.
     matches, near: texts in which it must be recognised, and similar ones in which it must not.
     """

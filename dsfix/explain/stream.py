@@ -30,7 +30,7 @@ def blocks(name: str) -> Iterator[bytes]:
     """Yields the content of a file, "-" for standard input, without escape sequences; blocks do not end at lines.
 
     Raises:
-        UnreadableLog: at once, or after the readable part.
+        UnreadableLog: immediately, or after the readable part.
     """
     with ExitStack() as stack:
         try:

@@ -62,7 +62,7 @@ def before(call: Call) -> None:
 
 
 def _fixed(finding: Finding, applied: set[str]) -> bool:
-    """Whether a warning is moot, because the patch for it is applied in this process."""
+    """Whether it is a warning whose patch is applied in this process."""
     return finding.level is Level.WARNING and bool(applied.intersection(finding.patches))
 
 

@@ -1,7 +1,7 @@
 """Before DistributedDataParallel: a model that was loaded with device_map.
 
 With `device_ids` the whole model must be on that one device. Without it DDP correctly trains a model that accelerate
-spreads over several devices, provided that processes share no device. No process can tell that alone, so such a model
+spreads over several devices, provided that processes share no device. No process can know that alone, so such a model
 passes, with a warning if the machine has too few devices for all its processes. The warning may be wrong if
 CUDA_VISIBLE_DEVICES differs between processes. NCCL stops a job whose processes share a device.
 """
@@ -60,7 +60,7 @@ def before(call: Call) -> None:
         refuse(found, f"{here}, which was passed to DistributedDataParallel as device_ids", REMEDY)
     elif wrong:
         log.warn(
-            "device_map placed the model on several devices, and this machine has too few for each of its processes to "
+            "device_map placed the model on several devices, and this machine has too few devices for each process to "
             f"have its own: NCCL stops a job whose processes share a device. {REMEDY} {OFF}"
         )
 

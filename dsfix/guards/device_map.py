@@ -3,7 +3,7 @@
 The engine moves all parameters to this rank's device and ignores accelerate's hooks, which keep sending inputs to the
 devices of the map: the first forward pass fails with "Expected all tensors to be on the same device". Only the hooks
 matter, not `hf_device_map`: a map whose hooks were removed, or one with a single device (which has no hooks), is
-harmless, because the engine moves the model. A single device of another rank is a warning.
+harmless, because the engine moves the model. A single device that belongs to another rank is a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OFF = "DSFIX_DEVICE_MAP=off disables this check."
 
 
 def before(call: Call) -> None:
-    """Raises GuardError if part of the model is computed on another device than the engine's, or is offloaded.
+    """Raises GuardError if part of the model is computed on a device other than the engine's, or is offloaded.
 
     Under DSFIX_DEVICE_MAP=repair removes the hooks and the map instead; an offloaded model is still an error.
     """

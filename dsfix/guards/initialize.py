@@ -23,13 +23,13 @@ DDP_GUARDS: tuple[str, ...] = ("ddp_device_map",)
 """The same for DistributedDataParallel."""
 
 RANK_GUARDS: tuple[str, ...] = ("rank_check",)
-"""The same for init_distributed, which deepspeed.initialize and zero.Init call before any other collective work."""
+"""The same for init_distributed, which deepspeed.initialize and zero.Init call before any collective."""
 
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel.__init__"
 
 
 class Call(NamedTuple):
-    """One call of deepspeed.initialize or another watched function: its arguments by name, and dsfix's settings."""
+    """A call of deepspeed.initialize or another watched function: its arguments by name, and dsfix's settings."""
 
     arguments: dict[str, Any]
     settings: Settings
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 class Watch:
-    """Puts a wrapper around the three functions whenever their modules have been executed."""
+    """Wraps the three functions whenever their modules have been executed."""
 
     def __init__(self, settings: Settings) -> None:
         wraps = (
@@ -73,13 +73,13 @@ class Watch:
             if handle is None or not handle.in_force(module):
                 self.handles[name] = attributes.substitute(module, change)
         except Refused as refused:
-            if refused.outcome is not Outcome.DRIFTED:  # a module without the function has nothing to look at
-                log.warn(f"{change.target} is not looked at: {refused.reason}")
-        except Exception as error:  # an import is worth more than its guards
-            log.warn(f"{change.target} is not looked at: {describe(error)}")
+            if refused.outcome is not Outcome.DRIFTED:  # a module without the function needs no guard
+                log.warn(f"{change.target} is not guarded: {refused.reason}")
+        except Exception as error:  # a failing guard must not break the import
+            log.warn(f"{change.target} is not guarded: {describe(error)}")
 
     def withdraw(self) -> None:
-        """Takes the wrappers back and watches nothing any more."""
+        """Removes the wrappers and stops watching imports."""
         self.finder.stop()
         for handle in self.handles.values():
             with contextlib.suppress(Refused):  # wrapped again since

@@ -31,8 +31,8 @@ _UNKNOWN_TO_ZERO = _Cause(
     "attach it before deepspeed.initialize",
 )
 _LEFT_BEHIND = _Cause(
-    "the engine does not move a model created under zero.Init, which places only what tensor, empty, zeros, ones, "
-    "full, arange, eye and randn create inside it without device=",
+    "the engine does not move a model created under zero.Init, and zero.Init places only tensors created by tensor, "
+    "empty, zeros, ones, full, arange, eye and randn without device=",
     "set DSFIX_PLACEMENT=move to move such buffers at deepspeed.initialize, or create them with device=",
 )
 _LATE = _Cause(

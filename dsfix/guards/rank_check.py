@@ -1,8 +1,8 @@
-"""Do all ranks run the same dsfix, DeepSpeed and torch with the same patches? No rank ever waits for another here.
+"""Checks that all ranks run the same dsfix, DeepSpeed and torch with the same patches. No rank ever waits for another.
 
-In init_distributed, which deepspeed.initialize, zero.Init and accelerate call before any other collective work, each
-rank publishes a statement in the store of the process group's rendezvous and reads those that are there: the call stays
-local where only some ranks make it, or one after another. A difference is a warning there, and an error once
+In init_distributed, which deepspeed.initialize, zero.Init and accelerate call before any collective, each rank
+publishes a statement in the store of the process group's rendezvous and reads those already published, so the call
+never blocks if only some ranks make it or they make it one by one. A difference is a warning there, and an error once
 deepspeed.initialize has made an engine, whose collectives bring the ranks together.
 
 torch's elastic agent may keep one store for all attempts of a job (https://github.com/pytorch/pytorch/issues/135712):
@@ -28,23 +28,24 @@ if TYPE_CHECKING:
 
 _HOSTS = 3  # hosts that an error names
 _ADVICE = (
-    "Remedy: the same packages and DSFIX_ variables on all hosts; DSFIX_RANK_CHECK=0 on all ranks disables this check"
+    "Remedy: install the same packages and set the same DSFIX_ variables on all hosts; "
+    "DSFIX_RANK_CHECK=0 on all ranks disables this check"
 )
 _published: Any = None  # a weak reference to the process group in which this rank has published its statement
 
 
 class RankError(GuardError):
-    """The ranks of the job differ; the message says which, on which hosts, and in what."""
+    """The ranks of the job differ; the message names them, their hosts and the differences."""
 
 
 def after(call: Call, result: Any) -> None:
-    """Publishes this rank's statement, once, and compares those that are there. result: deepspeed.initialize's tuple.
+    """Publishes this rank's statement once and compares all published ones. result: deepspeed.initialize's tuple.
 
     Raises:
-        RankError: the ranks of an engine that has been made differ.
+        RankError: the ranks of the created engine differ.
     """
     global _published
-    distributed: Any = sys.modules.get("torch.distributed")  # DeepSpeed has imported it where there are ranks
+    distributed: Any = sys.modules.get("torch.distributed")  # DeepSpeed imports it in a distributed job
     if distributed is None or not call.settings.rank_check or not distributed.is_initialized():
         return
     group = distributed.group.WORLD
@@ -63,7 +64,8 @@ def after(call: Call, result: Any) -> None:
             raise RankError(f"{found}\n{_ADVICE}")
         silent = board.silent() if board.rank == 0 and getattr(result[0], "dp_world_size", 0) == board.size else []
         if silent:
-            log.warn_repeatedly("ranks", f"no word from {_ranks(silent)} so far: late, or without dsfix. {_ADVICE}")
+            late = "have not" if len(silent) > 1 else "has not"
+            log.warn_repeatedly("ranks", f"{_ranks(silent)} {late} reported yet: slow, or without dsfix. {_ADVICE}")
     elif found and first:
         log.warn(f"{found}\n{_ADVICE}")
 
@@ -95,7 +97,7 @@ class Board:
         ]
         lines = [f"  {_named(where, hosts)}: {'; '.join(what)}" for where, what in differences(groups).items()]
         return "\n".join(
-            ["the ranks of this job differ, which would cause a hang or different weights:", *lines] if lines else []
+            ["the ranks of this job differ; they would hang or end up with different weights:", *lines] if lines else []
         )
 
     def silent(self) -> list[int]:

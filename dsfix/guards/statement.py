@@ -107,5 +107,5 @@ def _unlike(outcomes: set[str]) -> bool:
 
 
 def _weight(ranks: list[int]) -> tuple[int, bool]:
-    """Most ranks decide what is usual; in a tie, the side of rank 0."""
+    """Sort key of the usual side: most ranks; in a tie, rank 0's."""
     return len(ranks), 0 in ranks

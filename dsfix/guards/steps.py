@@ -1,4 +1,4 @@
-"""Around deepspeed.initialize: the engine whose steps date what patches do, none while the next one is made."""
+"""Around deepspeed.initialize: effects are logged with the steps of its engine; none while the next one is created."""
 
 from __future__ import annotations
 

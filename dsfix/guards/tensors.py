@@ -78,7 +78,7 @@ def _plain(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
                 yield name, "attribute", value
         elif isinstance(value, (list, tuple, dict)) and value and name not in _REGISTERS:
             for key, member in value.items() if isinstance(value, dict) else enumerate(value):
-                if not isinstance(member, torch.Tensor):  # nor are the others: a vocabulary is long
+                if not isinstance(member, torch.Tensor):  # nor are the others, and a vocabulary is long
                     break
                 yield f"{name}[{key!r}]", "attribute", member
 

@@ -50,7 +50,7 @@ def gpu_likely() -> bool:
 
 
 def hide_triton() -> None:
-    """Has `import triton` fail from now on in this process, where it would look for a GPU's driver."""
+    """Makes `import triton` fail from now on in this process; it would look for a GPU driver."""
     sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 

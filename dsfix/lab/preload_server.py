@@ -75,7 +75,7 @@ def _serve(listener: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 def _reap() -> None:
     """Waits for the keepers that have ended, so that their ranks' times count among this process's children's."""
-    with contextlib.suppress(ChildProcessError):  # there are none
+    with contextlib.suppress(ChildProcessError):  # no child is left
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
 

@@ -29,7 +29,7 @@ _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")
 
 
 def in_force(patch: str) -> bool:
-    """Whether a Sighting's `patch` is that of a patch which applied on all ranks and, if it tells, did something."""
+    """Whether a Sighting's `patch` means that it applied on all ranks and, if it reports effects, had one."""
     told = set(patch.split(", "))
     return told == {"applied"} or {"not-reached"} != told <= {"took-effect", "ran", "not-reached"}
 
@@ -39,8 +39,9 @@ class Sighting:
     """The result of one reproduction.
 
     outcome: "bug", "no-bug", "cannot-tell", "error" or "timeout"; detail: what was seen, or why nothing was. patch: the
-    outcome of the patch in that process, or what an applied one told, as in `dsfix.report()`; device: "CPU", "emulated
-    CUDA device" or the GPU's name; versions: distribution -> version. The last three are empty if no process reported.
+    outcome of the patch in that process, or what an applied one reported, as in `dsfix.report()`; device: "CPU",
+    "emulated CUDA device" or the GPU's name; versions: distribution -> version. The last three are empty if no process
+    reported.
     """
 
     outcome: str
@@ -66,8 +67,8 @@ def run(
     """Runs the reproduction in `patch.ranks` fresh processes that import dsfix first, in an isolated environment.
 
     Without the patch all others still apply. path: first entry of the processes' sys.path, for a DeepSpeed installed
-    there. rank_command: runs `main` with the arguments appended to it. schedule: that the emulated device follows from
-    the start, whatever the reproduction asks for. Raises KeyError for an unknown id.
+    there. rank_command: runs `main` with the arguments appended to it. schedule: of the emulated device from
+    the start, overriding the reproduction's. Raises KeyError for an unknown id.
     """
     entry = catalogue()[patch_id]
     started = time.monotonic()
@@ -101,7 +102,7 @@ def run(
 
 
 def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:
-    """What the rank wrote, or None if it ended before."""
+    """What the rank wrote, or None if it ended earlier."""
     try:
         seen: dict[str, Any] = json.loads(_result_file(directory, result.rank).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -125,7 +126,7 @@ def _judge(result: RankResult, seen: Mapping[str, Any] | None) -> tuple[str, str
 
 
 def _combine(seen: list[tuple[str, str]], timeout: float) -> tuple[str, str]:
-    """The result of all ranks; "bug" and "cannot-tell" come first, as they leave the other ranks without a peer."""
+    """The result of all ranks; "bug" and "cannot-tell" come first: they leave the other ranks without a peer."""
     for outcome in ("bug", "cannot-tell", "error", "timeout", "killed"):
         for what, detail in seen:
             if what == outcome == "timeout":

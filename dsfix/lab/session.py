@@ -77,8 +77,8 @@ class Lab:
         return torch
 
     def late_streams(self, schedule: str = "late") -> None:
-        """From now on work on the emulated device's streams is done as late as it may be, or in the order of another
-        schedule, so that a missing wait gives wrong numbers. Call it before there are tensors; on a GPU it has no
+        """From now on, work on the emulated device's streams is done as late as possible, or in the order of another
+        schedule, so that a missing wait gives wrong numbers. Call it before creating tensors; on a GPU it has no
         effect.
         """
         if self.emulated:

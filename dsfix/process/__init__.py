@@ -1,4 +1,4 @@
-"""This process's engine, and what it says of itself: `report`, `revert`, the files of DSFIX_REPORT."""
+"""This process's engine and its public interface: `report`, `require`, `revert`, the files of DSFIX_REPORT."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _files: dict[int, _File] = {}  # by pid: a forked child writes its own
 
 
 class PatchReport(NamedTuple):
-    """What became of one patch in this process.
+    """The outcome of one patch in this process.
 
-    reached: of an applied patch "took effect", "ran" or "not reached", "" where it does not tell. effect: the first.
+    reached: "took effect", "ran" or "not reached" for an applied patch, "" if it does not report. effect: the first.
     """
 
     id: str
@@ -44,7 +44,7 @@ class PatchReport(NamedTuple):
 
 
 def activate() -> Settings | None:
-    """Starts the engine with the settings of the environment, and returns them; None where it runs already.
+    """Starts the engine with the environment's settings and returns them; None if it is already running.
 
     Raises:
         StrictError: under DSFIX_STRICT=1, in place of any warning.
@@ -65,14 +65,14 @@ def activate() -> Settings | None:
         if hooks.executed("deepspeed") and not settings.disable:
             _announce(_engine)
     except StrictError:
-        with contextlib.suppress(StrictError):  # of the next patch
-            _write()  # what stopped the job belongs in its report
+        with contextlib.suppress(StrictError):  # a later patch may raise, too
+            _write()  # the report includes the failure
         _engine.withdraw()
         _engine = None  # importing dsfix again raises again
         raise
-    except Exception as error:  # a job is worth more than its patches
+    except Exception as error:  # never let dsfix break the job
         _unmet = f"it could not start: {describe(error)}"
-        log.warn(f"dsfix could not start, some patches may be missing: {describe(error)}")
+        log.warn(f"dsfix could not start; some patches may not be applied: {describe(error)}")
     else:
         late = "DeepSpeed was imported before it; `import dsfix` belongs on the first line of the script"
         _unmet = "DSFIX_DISABLE is set" if settings.disable else late if hooks.executed("deepspeed") else ""
@@ -85,18 +85,22 @@ def _deepspeed_imported(engine: Engine) -> None:
 
 
 def _announce(engine: Engine) -> None:
-    """One line per job on what became of the patches: counts, and the ids of those in trouble."""
+    """Logs one line per job: the number of patches per outcome, and the ids of those in trouble."""
     counts, about = [], versions.described("deepspeed", "torch")
     for outcome in Outcome:
         ids = [state.summary.id for state in engine.states.values() if state.outcome is outcome]
-        why = ", ".join(ids) if outcome.trouble else "until their modules are imported" * (outcome is Outcome.PENDING)
+        why = (
+            ", ".join(ids)
+            if outcome.trouble
+            else "waiting for their modules to be imported" * (outcome is Outcome.PENDING)
+        )
         if ids:
             counts.append(f"{len(ids)} {outcome.value}" + (f" ({why})" if why else ""))
     log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
 def report() -> list[PatchReport]:
-    """What became of each patch of the catalogue in this process so far, in the order of their ids."""
+    """The current outcome of every patch in this process, ordered by id."""
     if _engine is None:
         return []
     _engine.look_again()
@@ -110,10 +114,10 @@ def _reported(state: PatchState) -> PatchReport:
 
 
 def require(*patch_ids: str) -> None:
-    """Raises if the script cannot rely on dsfix, or on these patches; for scripts that are wrong without them.
+    """Raises if dsfix, or one of these patches, is not active; for scripts that are wrong without them.
 
-    A patch can be relied on if it is applied, if it is to be applied when DeepSpeed is imported, and if no DeepSpeed
-    that has its bug is installed. With ids this takes some 2 ms.
+    A patch is accepted if it is applied, if it will be applied when DeepSpeed is imported, or if the installed
+    DeepSpeed does not have its bug. With ids this takes about 2 ms.
 
     Raises:
         RequirementError: one sentence: dsfix is disabled, was imported after DeepSpeed, or could not start; or an id is
@@ -135,7 +139,7 @@ def require(*patch_ids: str) -> None:
 
 
 def revert(patch_id: str) -> None:
-    """Reverts one patch for the rest of this process; its outcome is `disabled` from then on.
+    """Reverts one patch for the rest of this process; its outcome becomes `disabled`.
 
     Raises:
         UnknownPatch: no patch has this id.
@@ -168,7 +172,7 @@ def _row(each: PatchReport) -> dict[str, Any]:
 
 
 class _File:
-    """A process's report file; of two threads that write it, the later report stays."""
+    """A process's report file; if two threads write it, the later report stays."""
 
     def __init__(self) -> None:
         self.name = f"dsfix-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}.json"
@@ -184,27 +188,27 @@ class _File:
 
 
 def _forked() -> None:
-    """A forked child has its own locks, and its own report at once: it may import nothing, or end by os._exit."""
+    """Gives a forked child its own locks and writes its report immediately: it may exit by os._exit."""
     resume()
     effects.follow(_reached)
     if _engine is not None:
         _engine.forked()
         try:
             _write()
-        except Exception as error:  # the fork is worth more than its report
-            log.warn(f"DSFIX_REPORT: no report of a forked process: {describe(error)}")
+        except Exception as error:  # never let dsfix break the fork
+            log.warn(f"DSFIX_REPORT: a forked process could not write its report: {describe(error)}")
 
 
 def _reached() -> None:
-    """A patch has been reached for the first time, in the middle of a step."""
+    """Called when a patch is reached for the first time, in the middle of a step."""
     try:
         _write()
     except Exception as error:
-        log.warn(f"DSFIX_REPORT: no report of what a patch did: {describe(error)}")
+        log.warn(f"DSFIX_REPORT: the report could not be updated: {describe(error)}")
 
 
 def _write() -> None:
-    """Writes the process's report, whole or not at all, where DSFIX_REPORT names a directory."""
+    """Writes the process's report atomically if DSFIX_REPORT names a directory."""
     if _engine is None or _engine.settings.report is None:
         return
     directory, file = Path(_engine.settings.report), _files.setdefault(os.getpid(), _File())

@@ -1,9 +1,9 @@
-"""What the patches did in this process: a patch says, where it happens, that it changed a result.
+"""What the patches did in this process: a patch reports when it first changes a result.
 
-`took_effect` is called where the result is about to differ from unpatched DeepSpeed's: a gradient scaled once instead
-of twice, a tensor moved, an exception that does not come; by an Edit that declares its effect, or by a patch's helpers.
-Where only the device knows, `ran` is. Neither reads a tensor, makes a collective or keeps an argument; after a patch's
-first call each costs a look into a dictionary.
+An Edit that declares its effect, or a patch's helper, calls `took_effect` where the result is about to differ from
+unpatched DeepSpeed's: a gradient scaled once instead of twice, a tensor moved, an exception avoided. `ran` is called
+instead if only the device knows. Neither reads a tensor, runs a collective or keeps an argument; after a patch's first
+call each costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LINES = 10  # of a job's log
 
 
 class Effect(NamedTuple):
-    """The first time that a patch took effect. step: that of the engine made last, from 1; None without one."""
+    """The first effect of a patch. step: of the engine created last, counted from 1; None without an engine."""
 
     step: int | None
     what: str
@@ -40,7 +40,7 @@ _on_first: Callable[[], None]
 
 
 def follow(on_first: Callable[[], None]) -> None:
-    """From now on, and in a forked child from its start: nothing has been reached, and each first time calls this."""
+    """Starts over, also in a forked child: no patch has been reached, and `on_first` is called when one first is."""
     global _on_first
     _on_first = on_first
     for each in (_reached, _effects, _logged):
@@ -49,28 +49,29 @@ def follow(on_first: Callable[[], None]) -> None:
 
 
 def count_steps_of(engine: Any) -> None:
-    """The engine that deepspeed.initialize has returned last; None while it makes one."""
+    """Effects are logged with the steps of this engine, which deepspeed.initialize returned last; None in between."""
     global _engine
     _engine = weakref.ref(engine) if hasattr(engine, "global_steps") else None
 
 
 def took_effect(patch: str, what: str, *values: object) -> None:
-    """The result differs from unpatched DeepSpeed's from here on. patch: its id, or its module's `__name__`; what: a
-    short phrase in the past tense with a %s for each of `values`, which are no tensors: "gradients were divided by %s".
+    """Reports that the result differs from unpatched DeepSpeed's from here on. patch: its id, or its module's
+    `__name__`; what: a short past-tense phrase with a %s for each of `values`, which must not be tensors: "gradients
+    were divided by %s".
     """
     if patch not in _effects:
         _first(patch, what % values)
 
 
 def ran(patch: str) -> None:
-    """The patch's code has run; whether it changed a result, only the device knows."""
+    """Reports that the patch's code has run; only the device knows whether it changed a result."""
     if patch not in _reached:
         _reached.add(patch)
         _on_first()
 
 
 def untold(patch: str) -> bool:
-    """Whether `took_effect` has yet to be called, before an Edit's `when` is looked at."""
+    """True until the patch has reported an effect; checked before an Edit's `when`."""
     return patch not in _effects
 
 
@@ -79,7 +80,7 @@ def not_ran(patch: str) -> bool:
     return patch not in _reached
 
 
-# torch.compile calls them while it traces, instead of compiling what they do: no graph break, no guard on the sets
+# torch.compile calls them while tracing instead of compiling them: no graph break, no guard on the sets
 for _each in (took_effect, ran, untold, not_ran):
     vars(_each)["_dynamo_marked_constant"] = True
 names[EFFECTS] = sys.modules[__name__]
@@ -92,7 +93,7 @@ def _first(patch: str, what: str) -> None:
         patch_id = patch.rpartition(".")[2]
         _logged.add(patch_id)
         if len(_logged) <= _LINES:
-            with contextlib.suppress(Exception):  # of the application's handlers: the step is worth more than a line
+            with contextlib.suppress(Exception):  # raised by the application's handlers: never let dsfix break the step
                 log.inform(f"{patch_id} took effect, {effect}")
         elif len(_logged) == _LINES + 1:
             atexit.register(_count)
@@ -100,7 +101,7 @@ def _first(patch: str, what: str) -> None:
 
 
 def _count() -> None:
-    log.inform(f"{len(_logged)} patches took effect, {len(_logged) - _LINES} of them after the lines above")
+    log.inform(f"{len(_logged)} patches took effect in total; {len(_logged) - _LINES} were not logged individually")
 
 
 def _step() -> int | None:
@@ -109,14 +110,14 @@ def _step() -> int | None:
 
 
 def told(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
-    """What a patch that is applied says of this process: "took effect" and where first, "ran", "not reached", or "" if
-    it does not tell."""
+    """What an applied patch reported in this process: "took effect" with its first effect, "ran" or "not reached"; ""
+    if it does not report."""
     names = {summary.id, summary.module}
     for name in names & _effects.keys():
         return "took effect", _effects[name]
     edits = [each for each in patch.changes if isinstance(each, Edit)]
     names_used = vars(sys.modules[summary.module]).values()
     tells = any(each.effect for each in edits) or took_effect in names_used or ran in names_used
-    if names & _reached or not (edits or tells):  # a name that is provided or replaced is in force at once
+    if names & _reached or not (edits or tells):  # a provided or replaced name is active immediately
         return "ran", None
     return ("not reached" if tells else ""), None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def is_command_line() -> bool:
-    """Whether this process is `python -m dsfix` or its console script, in which nothing is patched or reported."""
+    """Whether this process is `python -m dsfix` or its console script, where nothing is patched or reported."""
     started = "".join(getattr(sys, "argv", [])[:1])
     if started != "-m":
         return os.path.basename(started) in ("dsfix", "dsfix.exe")

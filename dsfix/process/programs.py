@@ -33,7 +33,7 @@ class _Trace:
         self.line = _guard(path)
 
     def start(self, frame: FrameType | None = None) -> None:
-        """With a frame, if the program is running already. Does nothing under a debugger or another tracer."""
+        """With a frame, if the program is running already. Does nothing under a debugger or other tracer."""
         if frame is not None and frame.f_lineno >= self.line:
             return  # it would be traced to its end
         if self.line and sys.gettrace() is None:
@@ -65,13 +65,13 @@ def look(engine: Engine) -> None:
     copy = _look(engine.finder.names, engine.imported)
     if copy:
         log.inform(
-            f"{copy} is a copy from another release than the installed DeepSpeed {versions.installed('deepspeed')}, "
+            f"{copy} is a copy from a release other than the installed DeepSpeed {versions.installed('deepspeed')}, "
             f"and is not patched; `python -m {COPIED}` with the same arguments runs the installed one, patched"
         )
 
 
 def _look(names: Iterable[str], callback: Callback) -> str:
-    """Returns the path of a copied file whose text is that of another release, else ""."""
+    """Returns the path of a copied file whose text comes from a different release, else ""."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_get_module_details" and frame.f_globals.get("__name__") == "runpy":

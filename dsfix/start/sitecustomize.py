@@ -1,4 +1,4 @@
-"""Loaded at the start of every Python below `python -m dsfix run`, which puts this directory on PYTHONPATH.
+"""Loaded at the start of every Python under `python -m dsfix run`, which puts this directory on PYTHONPATH.
 
 It is first on the path and must hide nothing: it removes this directory from sys.path and loads the sitecustomize that
 Python would have found. Any Python may load it, including old ones.

@@ -1,1 +1,1 @@
-"""Which bugs of DeepSpeed are known, which releases have them, and what dsfix has for each."""
+"""The known bugs of DeepSpeed, the releases that have them, and how dsfix handles each."""

@@ -1,4 +1,4 @@
-"""What dsfix has for each known bug: which patch is for which of its releases, from the patches' own declarations."""
+"""How dsfix handles each known bug on each release, from the patches' own declarations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import BY_NAME, Row, Table
 
 
 class CoverageState(enum.Enum):
-    """What dsfix has for one bug on one release."""
+    """How dsfix handles one bug on one release."""
 
     PATCHED = "patched"
     IN_PART = "patched in part"
@@ -22,12 +22,12 @@ class CoverageState(enum.Enum):
     DIAGNOSED = "diagnosed"
     UNSAFE = "cannot be changed safely"
     OUTSIDE = "no part of training"
-    NOBODY = "met by nobody"
+    UNREACHABLE = "unreachable"
     UNCONFIRMED = "unconfirmed"
     OPEN = "open"
 
 
-APART = (CoverageState.OUTSIDE, CoverageState.NOBODY, CoverageState.UNCONFIRMED)
+APART = (CoverageState.OUTSIDE, CoverageState.UNREACHABLE, CoverageState.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
 _TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
@@ -36,7 +36,7 @@ _FOLDERS = {
     **{"zero12": "zero-1/2", "zero3": "zero-3", "zeropp": "zero++"},
 }
 _BY_HAND = {
-    **{"unsafe": CoverageState.UNSAFE, "outside": CoverageState.OUTSIDE, "nobody": CoverageState.NOBODY},
+    **{"unsafe": CoverageState.UNSAFE, "outside": CoverageState.OUTSIDE, "unreachable": CoverageState.UNREACHABLE},
     **{"unconfirmed": CoverageState.UNCONFIRMED, "open": CoverageState.OPEN},
 }
 
@@ -56,7 +56,7 @@ class Cover:
 
 @dataclass(frozen=True)
 class Answer:
-    """What dsfix has for a bug on one release. by: "patch ID", "explain NAME"; why: a reason, or ""."""
+    """How dsfix handles a bug on one release. by: "patch ID", "explain NAME"; why: a reason, or ""."""
 
     state: CoverageState
     by: tuple[str, ...]
@@ -65,13 +65,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Bug:
-    """A row with the patches for it; where only a patch knows the bug, the row is made of the patch."""
+    """A row with its patches; if the bug is known only from a patch, the row is generated from it."""
 
     row: Row
     covers: tuple[Cover, ...]
 
     def on(self, release: Version) -> Answer:
-        """What dsfix has on this release, which has the bug."""
+        """How dsfix handles it on this release, which has the bug."""
         reasons = dict(self.row.states)
         why = next((reasons[kind] for kind in _BY_HAND if kind in reasons), "")
         named = tuple(f"{kind} {name}" for kind, name in self.row.states if kind in BY_NAME and kind != "patch")
@@ -90,7 +90,7 @@ class Bug:
 
 
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
-    """All known bugs: the table's, and those that only patches know, a plug-in's included; worst first."""
+    """All known bugs, worst first: the table's and those known only from patches, including plug-ins'."""
     own = {name: entry for name, entry in entries.items() if entry.distribution == "dsfix"}
     found, used = [], set()
     for row in table.rows:
@@ -103,14 +103,14 @@ def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
 
 
 def _is_for(entry: Entry, row: Row) -> bool:
-    """Whether the patch names the change that ended the bug; where the row names none, the report of the bug."""
+    """Whether the patch names the change that fixed the bug or, if the row names none, the report of the bug."""
     ended = row.last is not None and not row.key.rpartition("/")[0].endswith("issues")
     roles = _TELLING[:1] if ended else _TELLING
     return any(entry.patch.upstream.get(link, "").startswith(roles) for link in row.urls)
 
 
 def area(entry: Entry) -> str:
-    """The folder that the patch lies in, as the table calls it."""
+    """The patch's folder, as named in the table."""
     return _FOLDERS.get(entry.area, entry.area)
 
 
@@ -120,7 +120,7 @@ def _cover(entry: Entry) -> Cover:
 
 
 def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
-    """The patches, each together with those that it continues: one bug in code that has changed."""
+    """The patches, grouped with those that they continue: one bug in code that has changed."""
     before: dict[str, list[str]] = {}
     for name, entry in own.items():
         if entry.patch.continued_by in own:

@@ -1,4 +1,4 @@
-"""Which release of the table somebody means, or has."""
+"""The release of the table that a user names or has installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class UnknownRelease(LookupError):
 
 
 def named(text: str, table: Table) -> Version:
-    """The release of that name, which somebody has typed. Raises UnknownRelease."""
+    """The release that a user named. Raises UnknownRelease."""
     version = _within(text, table)
     if version > table.releases[-1]:
         raise UnknownRelease(
@@ -25,13 +25,12 @@ def named(text: str, table: Table) -> Version:
 
 
 def installed(text: str, table: Table) -> tuple[Version, str]:
-    """The number to compare with, and what is to be said about it, of the version that is installed; it may be a
-    development build. Raises UnknownRelease."""
+    """The installed version, which may be a development build, and a remark about it. Raises UnknownRelease."""
     version = _within(text, table)
     if version > table.releases[-1]:
         return version, f"newer than {table.releases[-1]}, the newest release in this table"
     if version.local or version not in table.releases:
-        return version, "not a release: judged by its number alone"
+        return version, "not a release: judged by its version number only"
     return version, ""
 
 
@@ -39,7 +38,7 @@ def _within(text: str, table: Table) -> Version:
     try:
         version = Version(text)
     except InvalidVersion:
-        what = f"{text!r} is not a version of DeepSpeed" if text else "the installed DeepSpeed gives no version"
+        what = f"{text!r} is not a version of DeepSpeed" if text else "the installed DeepSpeed has no readable version"
         raise UnknownRelease(f"{what}, such as {table.releases[-1]}") from None
     if version < table.releases[0]:
         raise UnknownRelease(f"deepspeed {text} is older than {table.releases[0]}, the first that dsfix knows")

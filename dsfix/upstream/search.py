@@ -1,6 +1,6 @@
-"""`find WORDS`: the known bugs that are about some words, the best first, by BM25, as the site's search does.
+"""`find WORDS`: ranks the known bugs by BM25, as the site's search does.
 
-A word counts by how rare it is among the bugs, and by which of a bug's texts have it.
+A word counts by how rare it is among the bugs and by which of a bug's texts contain it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import replace
 from ..catalogue.registry import Entry
 from .coverage import Bug, Cover
 
-_TITLE, _KEYS, _WORDS = 4, 2, 1  # what a word in these texts is worth
+_TITLE, _KEYS, _WORDS = 4, 2, 1  # weights of a word in these texts
 _SATURATED, _LENGTH = 2, 0.4  # of BM25, k1 and b
-_LEAST = 0.5  # of what the best bug scores
+_LEAST = 0.5  # of the best bug's score
 
-#: What people call the same thing, as one word.
+#: Synonyms, mapped to one word.
 SAME = {
     other: word
     for word, others in re.findall(
@@ -30,7 +30,7 @@ SAME = {
     )
     for other in others.split()
 }
-#: Words that tell nothing.
+#: Stop words.
 NOTHING = set(
     re.findall(
         r"\w+",
@@ -68,7 +68,7 @@ def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> lis
 
 
 def words(text: str) -> list[str]:
-    """Stems, without what tells nothing; ZeRO-3, "zero 3" and "stage 3" are "zero3"."""
+    """Stems without stop words; ZeRO-3, "zero 3" and "stage 3" become "zero3"."""
     plain = _ZERO.sub(
         r" zero\1 zero\2 ", _VERSION.sub(" ", re.sub("ZeRO|DeepSpeed", lambda name: name[0].lower(), text))
     )

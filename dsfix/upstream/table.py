@@ -1,4 +1,4 @@
-"""table.tsv: the known bugs of DeepSpeed's releases, one a row. README.md has the columns."""
+"""table.tsv: the known bugs of DeepSpeed's releases, one per row; README.md describes the columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AREAS = (
     *("profiler", "import"),
 )
 BY_NAME = ("patch", "explain", "check", "doctor")  # what a hand-written state may name
-BY_REASON = ("part", "unsafe", "outside", "nobody", "unconfirmed", "open")  # what it may give a reason for
+BY_REASON = ("part", "unsafe", "outside", "unreachable", "unconfirmed", "open")  # what it may give a reason for
 _HOME = "deepspeedai/DeepSpeed"
 
 
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """releases: all final releases that the rows are about. judged: the last commit of DeepSpeed's that was."""
+    """releases: all final releases that the rows cover. judged: the last DeepSpeed commit that was judged."""
 
     releases: tuple[Version, ...]
     judged: str
@@ -66,11 +66,11 @@ class Table:
 
 
 class Damaged(ValueError):
-    """The table has a line that is no row; the message says which and why."""
+    """The table has an invalid line; the message says which and why."""
 
 
 def url(link: str) -> str:
-    """The address of "pull/1", "issues/1", "commit/0a1b" (DeepSpeed's), "owner/name/pull/1"; "" for another key."""
+    """The URL of "pull/1", "issues/1", "commit/0a1b" (DeepSpeed's), "owner/name/pull/1"; "" for any other key."""
     if link.startswith("https:"):
         return link
     kind = link.split("/")[-2] if "/" in link else ""

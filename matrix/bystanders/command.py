@@ -14,7 +14,7 @@ from matrix.bystanders import docs, records, scenario, space
 from matrix.bystanders.records import Record
 
 NAME = "bystanders"
-HELP = "jobs that run the patches' lines: the same results with and without dsfix, or those of PyTorch"
+HELP = "run jobs that execute the patches' lines: results must be equal with and without dsfix, or match PyTorch"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--each-patch",
         action="store_true",
-        help="also disable, one by one, each patch that applies here and is not judged in another record",
+        help="also disable, one by one, each patch that applies here and is not judged in a different record",
     )
     run.add_argument(
         "--pinned",
@@ -45,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=runner.jobs,
         const=1,
         metavar="N",
-        help="only the first pinned setting of each scenario, or of one scenario in N and all that show known harm; "
+        help="only the first pinned setting of each scenario, or of one scenario in N and all with known harm; "
         "nothing is recorded",
     )
-    run.add_argument("--again", action="store_true", help="run jobs that are in the record again")
+    run.add_argument("--again", action="store_true", help="rerun jobs that are in the record")
     run.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
 
 

@@ -1,4 +1,4 @@
-"""The verdict on the patches that two runs of a job differ in, with plain PyTorch as reference."""
+"""The verdict on the patches in which two runs of a job differ, with plain PyTorch as reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class State(str, enum.Enum):
     SAME = "same"  # bitwise identical, with as many collectives
     ENDED = "ended"  # both raise the same exception, after the same results or those of plain PyTorch
     RIGHT = "right"  # matches plain PyTorch where results differ; or the same with fewer collectives
-    OTHER = "other"  # does not match plain PyTorch, with or without the patches: no patch's bug
+    OTHER = "other"  # differs from plain PyTorch with and without the patches: a bug that no patch claims
     WORSE = "worse"  # wrong, less accurate, ended early or with ranks that disagree, where the other run was not
 
     __str__ = str.__str__

@@ -15,10 +15,10 @@ from matrix.bystanders.space import Job
 COMMAND = "python -m tox run -e bystanders"
 _EXPLAINED = (State.OTHER, State.WORSE)
 
-#: Patches of releases that are not in the records -> the test that runs a job without the bug on one of theirs.
+#: Patches of releases without a record -> the test that runs a job without the bug on one of these releases.
 TESTED = {"zero_to_fp32_integer_buffers_in_0_19_7": "tests/launchers/test_programs.py"}
 
-#: Patches whose lines no job here can run -> why.
+#: Patches that no job can exercise in this environment, and why.
 IMPOSSIBLE = {
     "import_python_314_annotations": "Python 3.14 only, where DeepSpeed cannot be imported without it; that what is "
     "imported with it works is shown by the cells of Python 3.14 in the matrix",
@@ -26,7 +26,7 @@ IMPOSSIBLE = {
     "zero_backward_with_torch_2_3": "torch 2.3 and 2.4.0 only; the jobs are run with a newer one",
 }
 
-#: Patches whose bug scripts work around in a way that is no training job -> the test that runs such a script.
+#: Patches whose usual workaround is not a training script -> the test that covers it.
 WORKED_AROUND: Mapping[str, str] = {
     **dict.fromkeys(
         ("numpy_bufsize", "torch_elastic_get_socket_with_port", "torch_elastic_log"), "tests/release/test_import.py"
@@ -162,15 +162,15 @@ def _patches(found: Sequence[Record]) -> str:
     nowhere = [each for each in nowhere if each not in TESTED and each not in IMPOSSIBLE]
     if nowhere:
         named = ", ".join(nowhere)
-        lines += ["", f"These apply to none of these releases, or nobody has judged them alone yet: {named}."]
+        lines += ["", f"These apply to none of these releases, or have not been judged alone yet: {named}."]
     return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class OfPatch:
     """A patch on the release where it is judged alone. run: how many of its statements any job ran; states: the
-    verdicts on it alone; added: the most collectives, host waits and bytes of peak memory that it adds to a job that
-    stays the same, None if there is no such job."""
+    verdicts on it alone; added: the most collectives, host waits and bytes of peak memory that it adds to an unchanged
+    job, None if no job is unchanged."""
 
     release: str
     statements: int

@@ -47,7 +47,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "several-backwards",
         "ZeRO-1 and ZeRO-2 lose gradients, or count them twice, if engine.backward() is called several times before a "
         "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop fix this. They "
-        "are off unless DSFIX_ONLY names them: that a script wants an earlier pass to be lost cannot be seen.",
+        "are off unless DSFIX_ONLY names them: whether a script discards a pass on purpose cannot be detected.",
         (
             *("cached_gradients", "forwards_first", "loss_twice", "several_backwards"),
             *("some_discarded_by_hand", "two_heads", "two_losses"),
@@ -126,7 +126,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "zero3-several-backwards-in-a-hook",
-        "If a hook runs several backward passes within another one, ZeRO-3 keeps only the last one's gradients.",
+        "If a hook runs several backward passes within an outer one, ZeRO-3 keeps only the last one's gradients.",
         ("cached_loss",),
         levels={"stage": ("3",)},
     ),
@@ -244,7 +244,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "accumulated-as-from-0.18.3-on",
-        "The bug of zero2_accumulation_drops_microbatches; there is no PyTorch reference. With the patch the results "
+        "The bug of zero2_accumulation_drops_microbatches; it has no PyTorch reference. With the patch the results "
         "are bitwise those of 0.18.9, where zero_grad() does not discard what ZeRO-2 has accumulated in a round.",
         ("experts_short_of_room", "first_pass_zero2_by_optimizer"),
         ("worse",),
@@ -254,7 +254,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "experts-norm-summed",
-        "The bug of experts_clipped_by_averaged_norms; there is no PyTorch reference. The results of "
+        "The bug of experts_clipped_by_averaged_norms; it has no PyTorch reference. The results of "
         "experts_of_two_ranks, which has one, are those of PyTorch.",
         ("experts_on_two_ranks", "experts_short_of_room"),
         ("worse",),
@@ -264,7 +264,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "first-step-as-from-0.13.2-on",
-        "zero_step_at_initialization makes the difference; there is no PyTorch reference. With it the results are "
+        "zero_step_at_initialization makes the difference; it has no PyTorch reference. With it the results are "
         "those of 0.18.9 within rounding, as far as the job gets.",
         (
             *("first_pass_zero2_by_hand", "first_pass_zero2_by_module", "first_pass_zero2_by_optimizer"),
@@ -366,7 +366,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "probe-read",
         "ZeRO-3 loses the first gradient of two backward passes after one forward pass. Where the script reads `.grad` "
-        "in between, zero3_two_losses_one_forward cannot tell whether it discards it, leaves it lost, and warns.",
+        "in between, zero3_two_losses_one_forward cannot know whether it discards it: it stays lost, with a warning.",
         ("probe_kept",),
         levels={"stage": ("3",)},
         releases=">=0.18.5",

@@ -1,4 +1,4 @@
-"""The fingerprint of a scenario: of its function and of what that uses of scenarios/, in whichever file it stands.
+"""The fingerprint of a scenario: of its function and of everything in scenarios/ that it uses, in any file.
 
 Names and files of what it uses, imports, docstrings and annotations do not count; nor do the settings that it is run
 with, which are part of a job's id.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = "matrix.bystanders.scenarios"
-_DECORATORS = ("scenario(", "settings(")  # which do not count
+_DECORATORS = ("scenario(", "settings(")  # ignored
 
 Place = tuple[str, str]  # a module, and a name in it or "" for the module
 
@@ -29,7 +29,7 @@ def of(module: str, name: str, reference: bool) -> str:
 
 @functools.cache
 def _resolved(place: Place) -> Any:
-    """A definition with the code of what it uses in place of names. It may use itself, but not in a circle of two."""
+    """The definition with everything it uses inlined. Direct recursion is allowed, mutual recursion is not."""
     module, name = place
     text = ast.unparse(_defined(module)[name])
     used = frozenset(_globals(symtable.symtable(text, name, "exec")))
@@ -64,7 +64,7 @@ def _defined(module: str) -> Mapping[str, ast.AST]:
 
 @functools.cache
 def _imported(module: str) -> Mapping[str, Place]:
-    """What the module imports of scenarios/, by name."""
+    """What the module imports from scenarios/, by name."""
     found: dict[str, Place] = {}
     for each in _tree(module).body:
         if isinstance(each, ast.ImportFrom) and each.module == _PACKAGE:
@@ -89,7 +89,7 @@ def _globals(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 class _Bare(ast.NodeTransformer):
-    """Removes what does not count."""
+    """Removes what the fingerprint ignores."""
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -110,7 +110,7 @@ class _Bare(ast.NodeTransformer):
 
 
 class _Resolved(ast.NodeTransformer):
-    """Puts constants, and digests of functions and classes, in place of their names."""
+    """Replaces names by constants, and by digests of functions and classes."""
 
     def __init__(self, place: Place, used: frozenset[str]) -> None:
         self._place, self._module, self._used = place, place[0], used

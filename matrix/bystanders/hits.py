@@ -91,7 +91,7 @@ class _Marks:
         return ast.unparse(ast.fix_missing_locations(tree))
 
     def put_into(self, body: list[ast.stmt]) -> None:
-        """Insert a mark before each statement, also in blocks, but not before docstrings and what only tells."""
+        """Insert a mark before each statement, also in blocks, but not before docstrings and effect reports."""
         marked: list[ast.stmt] = []
         for statement in body:
             if _only_tells(statement):
@@ -133,7 +133,7 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _with_shared(tree: ast.Module, directory: Path) -> ast.Module:
-    """A patch with what it imports from modules that are no patches written out: the marks there are its own."""
+    """The patch's source with imports from shared modules inlined, so that their statements are counted per patch."""
     body: list[ast.stmt] = []
     for each in tree.body:
         if isinstance(each, ast.ImportFrom) and each.level and (each.module or "").startswith("_"):
@@ -171,8 +171,8 @@ def _used_by_changes(tree: ast.Module) -> list[ast.FunctionDef]:
 
 
 def _names(node: ast.AST, bound: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The names that a statement uses, including those imported in the text of an Edit; not its parameters' or those
-    of its docstrings, and not what only tells."""
+    """The names that a statement uses, including those imported in the text of an Edit; not its parameters, nor those
+    in docstrings and effect reports."""
     if isinstance(node, ast.stmt) and _only_tells(node):
         return
     if isinstance(node, ast.keyword) and node.arg in ("effect", "when"):

@@ -1,4 +1,4 @@
-"""What a scenario is given: models, batches, an engine, and the notes of results. Imports torch."""
+"""The argument of a scenario: models, batches, an engine, and the notes of results. Imports torch."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Job:
         kind = self.setting["optimizer"].rpartition(" ")[2]
         make, options = _OPTIMIZERS[kind]
         if self.plain:
-            model.to(self.device)  # some optimizers create their state at once
+            model.to(self.device)  # some optimizers create their state immediately
             client = optimizer(given) if optimizer else make(given, **options)
             merged = space.config(self.setting)
             space._merge(merged, config)
@@ -141,7 +141,7 @@ class Job:
         self.look(engine, f"step {step}")
 
     def steps(self, engine: Any, steps: Iterable[int], *given: Any, **options: Any) -> None:
-        """Ordinary optimizer steps, each as `train` with what else is given."""
+        """Ordinary optimizer steps, each as `train` with these arguments."""
         for step in steps:
             self.train(engine, step, *given, **options)
 
@@ -158,7 +158,7 @@ class Job:
     def resume(
         self, make: Callable[[int], Any], convert: Callable[[str], str] = str, optimizer: bool = True, **load: bool
     ) -> None:
-        """Two steps and a checkpoint, from which another engine resumes for three more.
+        """Two steps and a checkpoint, from which a second engine resumes for three more.
 
         make: creates the first engine for 0, the second for 1. convert: maps the checkpoint's tag to the one to load.
         optimizer, load: as for `load`.

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # matrix takes it off again
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # matrix removes it again
 
 from matrix.bystanders import hits
 

@@ -1,14 +1,14 @@
 """The recorded runs: records/<release>.txt, one file per release, in four parts.
 
     release, date and versions
-    a line a patch: id, statements, fingerprint when it was last judged alone, and code=statements that a job has run
-    a line a text: code and text
-    a line a job: id, the script's fingerprint, the verdict, codes of what was run, and verdicts on single patches
+    one line per patch: id, statements, fingerprint when last judged alone, and code=statements that a job has run
+    one line per text: code and text
+    one line per job: id, the script's fingerprint, the verdict, codes of what was run, and verdicts on single patches
 
 A verdict is its state, `:` and the code of a text, the errors without and with the patches (once if they are the same),
 and how many collectives (c), waits of the host (s) and bytes of peak memory (p) there are more; zeros are left out,
-`=` stands for the verdict on all patches, `-` for nothing. Codes stay when a record is written again: a changed job is
-a changed line.
+`=` stands for the verdict on all patches, `-` for nothing. Codes are stable, so that a changed job changes one
+line.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Record:
     codes: dict[str, str] = field(default_factory=dict, compare=False)  # of texts, and of "patch statements"
 
     def current(self, job: Job) -> Run | None:
-        """The job's run, or None if there is none or its script has changed since."""
+        """The job's run, or None if it was not run or its script has changed since."""
         run = self.jobs.get(job.id)
         return run if run is not None and run.script == job.scenario.fingerprint() else None
 
@@ -82,7 +82,7 @@ def rounded(verdict: Verdict) -> Verdict:
 
 
 def load(release: str, directory: Path = DIRECTORY) -> Record:
-    """The release's record, empty if there is no file. Raises Complaint if the file is damaged."""
+    """The release's record, empty without a file. Raises Complaint if the file is damaged."""
     path = directory / f"{release}.txt"
     try:
         return _read(path.read_text(encoding="utf-8"))

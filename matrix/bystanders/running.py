@@ -23,7 +23,7 @@ _APPLIES = ("applied", "pending")  # pending: the job has not imported its modul
 def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, keep: bool = True) -> set[str]:
     """Compare all patches with none. With `keep`, the record is saved after each job.
 
-    Returns the patches that the record had with another number of statements: which of them other jobs run is dropped.
+    Returns the patches whose statement count changed; their hits in other jobs are discarded.
     """
     renumbered = set[str]()
     with Meter(len(chosen)) as meter, runner.each(chosen, lambda job: _all(job, trials), at_a_time) as ended:
@@ -33,7 +33,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
             counted = {name: rank["statements"][name] for name in applied} if rank else {}
             for name in [each for each, count in counted.items() if record.statements.get(each, count) != count]:
                 renumbered.add(name)
-                for other in record.jobs.values():  # what they run is numbered in another way
+                for other in record.jobs.values():  # their statements are numbered differently
                     other.run = {each: other.run[each] for each in other.run if each != name}
             bits = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
             before = record.current(job)
@@ -103,8 +103,8 @@ def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, Seen]:
 
 
 def _believed(verdict: Verdict, seen: Seen, job: Job, patches: Iterable[str]) -> Verdict:
-    """The verdict; another where the results are the same, and one of the patches says that it changed one, which the
-    script does not undo to work around its bug."""
+    """The verdict, downgraded to "other" if results are equal although a patch reported changing one and the script has
+    no workaround for it."""
     told = {name for rank in seen.ranks if rank for name in rank["effects"]} - set(job.scenario.works_around)
     false = [each for each in patches if each in told and catalogue()[each].patch.severity is Severity.WRONG_RESULT]
     if verdict.state is not State.SAME or not false:

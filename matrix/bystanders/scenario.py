@@ -75,7 +75,7 @@ def scenario(title: str, **given: Any) -> Callable[[Script], Script]:
 
 
 def settings(**given: Any) -> Callable[[Script], Script]:
-    """What `scenario` is given as well, in a line below it, where its own is full."""
+    """More arguments of `scenario`, on a line below it."""
 
     def keep(run: Script) -> Script:
         _given[run] = given

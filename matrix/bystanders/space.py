@@ -68,7 +68,7 @@ FACTORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
-#: How often a number of ranks is assigned: on two cores, four ranks take twice as long as two.
+#: Weights of rank counts: on two cores, four ranks take twice as long as two.
 _OFTEN: Mapping[str, int] = {"1": 3, "2": 4, "4": 1}
 
 #: The release whose record has all jobs. Other records have each scenario's first pinned job and one chosen at random.
@@ -106,8 +106,7 @@ PARTS: Mapping[str, frozenset[str]] = {
     "0.18.6": frozenset(("block_three_times", "evaluated_between", "pairs", "recurrent", "usual")),
 }
 
-#: Families made of jobs that a patch has once harmed: their scripts are run on WHOLE alone, where they bind themselves
-#: to no other release.
+#: Families of jobs that a patch once broke. They run on WHOLE only, unless a script names another release.
 ON_WHOLE = frozenset(("custom_optimizers", "graphs", "lifetimes", "one_rank_more", "read_without_dsfix"))
 
 Setting = Mapping[str, str]
@@ -190,7 +189,7 @@ def samples(every: Sequence[Job]) -> list[Job]:
 
 
 def sparse(every: Sequence[Job], one_in: int) -> list[Job]:
-    """One in `one_in` of each family's jobs, at least one and always the same; all of those that show known harm."""
+    """A stable sample: one in `one_in` of each family's jobs, at least one; all jobs of ON_WHOLE."""
 
     def place(job: Job) -> str:
         return hashlib.sha256(job.id.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Which cells are run, and in which order, when there is no time for all."""
+"""Which cells are run, and in which order, when time does not suffice for all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _by_value(inside: Sequence[str], outside: Sequence[str]) -> Iterator[str]:
 
 
 def cover(entries: Sequence[Entry], releases: Mapping[str, Mapping[str, str]], newest: str) -> list[str]:
-    """Few releases, `newest` among them, so that each patch with a GPU affects one of them, in the given order.
+    """A small set of releases, including `newest`, that covers every patch whose reproduction needs a GPU.
 
     releases: release -> the versions that it is run with.
     """

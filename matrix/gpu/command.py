@@ -1,4 +1,4 @@
-"""`gpu`: make a folder that a machine with a GPU and no package index can run; record its results."""
+"""`gpu`: create a folder that a machine with a GPU and no package index can run, or record its results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dsfix.cli.exits import OK
 from matrix.gpu import folder, results
 
 NAME = "gpu"
-HELP = "make a folder that a machine with a GPU and no package index can run; record its results"
+HELP = "create a folder that a machine with a GPU and no package index can run, or record its results"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -72,7 +72,7 @@ def _releases() -> list[str]:
 
 
 def _build_dsfix(wheels: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="dsfix-gpu-") as directory:  # in the checkout a build leaves files
+    with tempfile.TemporaryDirectory(prefix="dsfix-gpu-") as directory:  # a build in the checkout would leave files
         for name in _SOURCES:
             source, copy = ROOT / name, Path(directory, name)
             if source.is_dir():
@@ -83,7 +83,7 @@ def _build_dsfix(wheels: Path) -> None:
 
 
 def _download(wheels: Path, python: str) -> None:
-    """All that the wheels need beside torch, for that Python on Linux x86-64; NumPy and pydantic as in the table."""
+    """The wheels' requirements except torch, for that Python on Linux x86-64; NumPy and pydantic as in the table."""
     pinned = next(iter(table.load().environments.values())).distributions
     wanted = {}
     for path in wheels.iterdir():

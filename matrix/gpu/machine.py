@@ -41,7 +41,7 @@ class Machine:
 
 
 def main() -> int:
-    """1 with a sentence on standard error if there is no device."""
+    """1, with a sentence on standard error, if no device is available."""
     try:
         print(json.dumps(asdict(_machine())))
     except LabUnavailable as error:

@@ -18,7 +18,7 @@ from matrix.proofs import Cell, Run
 
 @dataclass(frozen=True)
 class Results:
-    """column: of the record, "" on the emulated device. cells: (patch, release, cell); lines: what is to be said."""
+    """column: of the record, "" on the emulated device. cells: (patch, release, cell); lines: messages to print."""
 
     column: str
     cells: tuple[tuple[str, str, Cell], ...]
@@ -26,7 +26,7 @@ class Results:
 
 
 def load(path: Path) -> Results:
-    """Raises Complaint if the file is not such a result."""
+    """Raises Complaint if the file is not a result of the folder."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         machine, items = data["machine"], data["items"]

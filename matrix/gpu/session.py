@@ -22,7 +22,7 @@ from matrix.gpu.machine import Machine
 
 NOT_RUN = {"state": "not run", "why": "there was no time for it", "seconds": 0.0}
 PROGRAM = "program"
-_LEAST = 15.0  # seconds: nothing is begun that cannot end
+_LEAST = 15.0  # seconds reserved at the end; nothing is started that cannot finish
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Item:
 
 
 class Session:
-    """The results so far, in a file. What it has already, of the same folder and machine, is not run again."""
+    """The results so far, in a file. Results of the same folder and machine are not run again."""
 
     def __init__(self, out: Path, facts: dict[str, Any], todo: list[Item], until: float) -> None:
         self._out, self._facts, self._until = out, facts, until
@@ -50,7 +50,7 @@ class Session:
         self._lock = threading.Lock()
 
     def run(self, jobs: int) -> None:
-        """Returns when all is done or the time is over; what still runs then ends with this process."""
+        """Returns when everything is done or the time is over; running items then end with this process."""
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(jobs)]
         for thread in threads:
             thread.start()

@@ -17,8 +17,8 @@ from matrix.table import Environment, Table
 class Column:
     """One column of proof: an environment, and the releases run in it.
 
-    environment: one of the table; on a GPU perhaps another. command: runs the missing cells, on a machine like the
-    column's.
+    environment: one of the table; on a GPU possibly a different one. command: runs the missing cells, on a machine like
+    the column's.
     """
 
     name: str

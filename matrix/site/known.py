@@ -25,7 +25,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
 _SAID = {
     CoverageState.UNSAFE: "It cannot be changed safely at run time",
     CoverageState.OUTSIDE: "dsfix leaves it alone, as it is no part of training",
-    CoverageState.NOBODY: "No job is known that meets it",
+    CoverageState.UNREACHABLE: "No job is known that meets it",
     CoverageState.UNCONFIRMED: "It is not confirmed",
 }
 _ROLES = {

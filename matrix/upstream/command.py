@@ -10,7 +10,7 @@ from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
 
 NAME = "upstream"
-HELP = "DeepSpeed's own tests, from a clone: run a selection; the tests that dsfix writes for it"
+HELP = "run a selection of DeepSpeed's own tests from a clone, or write the patches into it with tests"
 _SECONDS = 120.0
 _RANKS = 4
 
@@ -26,8 +26,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="the tag or commit of the tests, if not the release's own: only the tests of upstream's fixes are run",
     )
     runs.add_argument("--limit", type=int, metavar="N", help="at most N parameters of each test function")
-    runs.add_argument("--test", nargs="+", default=(), metavar="ID", help="only tests whose ids start like this")
-    runs.add_argument("--again", action="store_true", help="run tests that are in the record again")
+    runs.add_argument("--test", nargs="+", default=(), metavar="ID", help="only tests whose ids start with this")
+    runs.add_argument("--again", action="store_true", help="rerun tests that are in the record")
     runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="time limit of one test")
     runs.add_argument("--ranks", type=int, default=_RANKS, metavar="N", help="tests that need more are skipped")
     runs.set_defaults(action=_run)

@@ -144,7 +144,7 @@ FIXES: tuple[Fix, ...] = (
 
 
 def of(test: str, known: Sequence[Fix] | None = None) -> Fix | None:
-    """The fix that the test came with, None if there is none."""
+    """The fix that the test came with, or None."""
     fixes = FIXES if known is None else known
     return next((fix for fix in fixes if test.startswith(fix.tests)), None)
 

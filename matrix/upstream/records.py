@@ -92,7 +92,7 @@ def path(release: str, tests: str, directory: Path = DIRECTORY) -> Path:
 
 
 def load(release: str, tests: str, directory: Path = DIRECTORY) -> Record:
-    """The record, empty if there is no file."""
+    """The record, empty without a file."""
     file = path(release, tests, directory)
     return _read(file) if file.is_file() else Record(release, tests)
 

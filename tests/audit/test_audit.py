@@ -367,7 +367,7 @@ def test_when_time_runs_out_the_smallest_sufficient_set_is_reported(monkeypatch)
     assert len(found.among) < len(MANY)
 
 
-def test_a_patch_needed_only_in_a_later_phase_is_found_and_not_ruled_out_when_time_runs_out(monkeypatch):
+def test_a_patch_needed_only_in_a_later_phase_is_found_even_if_time_runs_out(monkeypatch):
     def found(plan, patches):
         lost = [LOST] if "resume" in plan.phases and "p02" not in patches else []
         return [WRONG] if "p01" not in patches else lost
@@ -381,7 +381,7 @@ def test_a_patch_needed_only_in_a_later_phase_is_found_and_not_ruled_out_when_ti
 
 
 def test_a_patch_named_after_the_phase_that_differs_is_tried_before_all_others():
-    """LoRA, ZeRO-3 and checkpointing on 0.18.9: a crash in the training, and behind it a wrong universal checkpoint."""
+    """LoRA, ZeRO-3 and checkpointing on 0.18.9: a crash in the training hides a wrong universal checkpoint."""
     first, second = "zero3_checkpoint_recompute", "universal_checkpoint_frozen_parameters"
     lost = Difference("universal", "parameters", 3, ("a.weight",), 0.5, 1.0, 0.5, 1e-6)
 
@@ -398,7 +398,7 @@ def test_a_patch_named_after_the_phase_that_differs_is_tried_before_all_others()
     assert len(bench.plans) <= 8
 
 
-def test_phases_that_differ_only_together_end_the_search_too():
+def test_phases_that_differ_only_together_also_end_the_search():
     def found(plan, patches):
         return [LOST] if {"resume", "universal"} <= {*plan.phases} and not {"p02", "p05"} <= patches else []
 
@@ -429,7 +429,7 @@ def error(text):
 
 @pytest.mark.parametrize("phases", [(), ("resume",)])
 def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
-    """It has all phases of the audit, so that none is made for them."""
+    """It has all phases of the audit, so that no further run is needed for them."""
     needed = "zero3_checkpoint_recompute"
     applied = ["torch_elastic_log", "zero3_left_out_gradients", needed, *MANY]
     bench = Bench(plan_of(phases=phases), applied, unless(needed, wrong=error(EMPTIED)[0]))
@@ -439,8 +439,8 @@ def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
     assert found.trials == 1
 
 
-def test_a_race_of_a_later_phase_is_not_taken_for_one_of_the_training():
-    """The patch that the error names is enough for the training, and p07 is needed for what comes behind it."""
+def test_a_race_of_a_later_phase_is_not_attributed_to_the_training():
+    """The patch that the error names is enough for the training; p07 is needed for a later phase."""
     named = "zero3_checkpoint_recompute"
 
     def races(plan, patches):
@@ -450,7 +450,7 @@ def test_a_race_of_a_later_phase_is_not_taken_for_one_of_the_training():
     assert {fix.patch for fix in bench.search().fixes} == {named, "p07"}
 
 
-def test_an_error_behind_another_one_names_its_patch_too():
+def test_an_error_hidden_by_another_also_names_its_patch():
     def found(plan, patches):
         if "torch_elastic_log" not in patches:
             return error(NO_LOG)
@@ -461,7 +461,7 @@ def test_an_error_behind_another_one_names_its_patch_too():
     assert len(bench.plans) == 3  # the first, both, and the second alone: is the first needed?
 
 
-def test_a_symptom_of_a_patch_that_does_not_help_is_no_fix():
+def test_a_patch_whose_symptom_matches_but_does_not_help_is_not_a_fix():
     bench = Bench(plan_of(), ["zero3_checkpoint_recompute", *MANY], unless("p07", wrong=error(EMPTIED)[0]))
     assert [fix.patch for fix in bench.search().fixes] == ["p07"]
 
@@ -513,8 +513,8 @@ def test_text_of_a_fix():
     ("difference", "words"),
     [
         (Difference("training", "loss", 0, (), 2.5, 2.0, 0.25, 1e-6), "from step 1 on, the loss: 2.5, PyTorch: 2"),
-        (Difference("training", "skipped", 2, (), 0.0, 1.0, 1.0, 0.0), "it is not, but should be"),
-        (Difference("training", "skipped", 2, (), 1.0, 0.0, 1.0, 0.0), "it is, but should not be"),
+        (Difference("training", "skipped", 2, (), 0.0, 1.0, 1.0, 0.0), "not skipped, but should be"),
+        (Difference("training", "skipped", 2, (), 1.0, 0.0, 1.0, 0.0), "skipped, but should not be"),
         (Difference("training", "error", 0, (), 0, 0, 0, 0, "RuntimeError: x"), "step 1 fails with RuntimeError: x"),
         (Difference("resume", "state exp_avg", 3, ("w",), 1.0, 2.0, 0.5, 0.1), "the optimizer's exp_avg of w"),
         (Difference("zero_to_fp32", "parameters", 3, tuple("abcde"), 1, 2, 0.5, 0.1), "of a, b, c and 2 more"),
@@ -533,7 +533,7 @@ def test_text_of_a_remaining_bug():
     found = Bench(plan_of(), MANY, lambda plan, patches: [WRONG]).search()
     assert (found.fixes, found.complete) == ([], True)
     text = text_of(AuditVerdict((WRONG,), 30, patches=tuple(MANY)), AuditVerdict((WRONG,), 30), found)
-    assert "No patch of dsfix fixes it." in text
+    assert "No dsfix patch fixes it." in text
 
 
 def test_text_of_a_wrong_patch_and_of_no_comparison():
@@ -541,7 +541,7 @@ def test_text_of_a_wrong_patch_and_of_no_comparison():
     assert "nothing compared: timed out after 120 s" in text_of(AuditVerdict(failed="timed out after 120 s"))
 
 
-def test_races_are_no_agreement():
+def test_races_prevent_agreement():
     races = tuple(f"race: write by op{number}\n      a.py:1 in f\n    and read by op" for number in range(5))
     raced = dataclasses.replace(AGREES, races=races)
     assert not raced.agrees
@@ -626,7 +626,7 @@ def audit(environment):
     [
         ("return AuditVerdict((), 10, patches=patches)", 0, "agrees with PyTorch within rounding (10 comparisons)"),
         (FIXED, 0, "Fixed by dsfix"),
-        (REMAINS, 1, "No patch of dsfix fixes it."),
+        (REMAINS, 1, "No dsfix patch fixes it."),
         ("return AuditVerdict(failed='timed out after 120 s')", 1, "nothing compared: timed out after 120 s"),
     ],
 )
@@ -648,7 +648,7 @@ def test_progress_goes_to_standard_error_and_json_to_standard_output(audit):
     assert lines[2].startswith("[1] with ")
 
 
-def test_compiling_is_told_apart_from_training(audit):
+def test_compiling_is_shown_separately_from_training(audit):
     zero = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
     _, _, errors = audit("--no-search", config={**PLAIN, "optimizer": ADAMW, "zero_optimization": zero})
     lines = errors.splitlines()

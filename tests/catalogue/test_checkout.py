@@ -38,7 +38,7 @@ def test_without_rich(clone):
     assert listed.stderr == "dsfix: rich is missing, which prints the tables: pip install rich\n"
 
 
-def test_another_package_named_patches_is_none(clone):
+def test_an_unrelated_package_named_patches_is_ignored(clone):
     (clone / "patches" / "_template.py").unlink()
     listed = dsfix(clone, "-m", "dsfix", "list")
     assert listed.returncode == 2

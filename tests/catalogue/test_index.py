@@ -1,4 +1,4 @@
-"""index.json: what a first process knows of the patches without loading them."""
+"""index.json: what a first process knows about the patches without loading them."""
 
 import json
 import os
@@ -11,7 +11,7 @@ LOADED = "import dsfix, sys; print(len(dsfix.report()), sum(name.startswith('dsf
 
 
 def test_a_first_process_loads_no_patch_that_cannot_apply(tmp_path):
-    """Where this fails, `python -m tox run -e pages` has not been run since the last change of a patch."""
+    """If this fails, run `python -m tox run -e pages`: a patch has changed."""
     from dsfix.catalogue import registry
 
     record = tmp_path / "deepspeed-0.1.dist-info"
@@ -25,7 +25,7 @@ def test_a_first_process_loads_no_patch_that_cannot_apply(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", ["", "{", '{"of": "another"}', json.dumps({"of": "content"}), "[]"])
-def test_an_index_of_other_files_is_not_believed(tmp_path, monkeypatch, damaged):
+def test_an_index_of_different_files_is_not_used(tmp_path, monkeypatch, damaged):
     from dsfix.catalogue import registry
 
     monkeypatch.setattr(registry, "INDEX", tmp_path / "index.json")

@@ -25,7 +25,7 @@ def test_every_module_of_the_named_package_is_a_patch(own):
     assert told.warnings == []
 
 
-def test_patches_lie_in_folders(own):
+def test_patches_in_folders_are_found(own):
     own.plugin("acme", "acme", two=EDIT.format("gone", 3))
     own.module("acme.area.__init__", "")
     own.module("acme.area.one", "from dsfix.patch import *\n" + _declared("n"))
@@ -35,7 +35,7 @@ def test_patches_lie_in_folders(own):
     told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
     assert told.value == [3, {"cure": "pending", "acme:one": "applied", "acme:two": "pending"}]
     assert [each.partition(": ")[2] for each in told.warnings] == [
-        "patch acme:one cannot be loaded and is skipped: acme.area.one has this id, too, and is used"
+        "patch acme:one cannot be loaded and is skipped: acme.area.one has the same id and takes precedence"
     ]
 
 
@@ -160,7 +160,7 @@ def test_two_patches_of_one_name_in_a_distribution(own):
     told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
     assert told.value == [4, {"cure": "pending", "acme:same": "applied"}]
     assert len(told.warnings) == 1
-    assert "acme.a.same has this id, too, and is used" in told.warnings[0]
+    assert "acme.a.same has the same id and takes precedence" in told.warnings[0]
 
 
 def test_the_first_installation_on_the_path_counts_once(own, tmp_path):
@@ -176,7 +176,7 @@ def test_the_first_installation_on_the_path_counts_once(own, tmp_path):
     assert told.warnings == []
 
 
-def test_a_dsfix_that_is_imported_anew_has_the_plugins_too(own):
+def test_dsfix_imported_again_has_the_plugins(own):
     own.plugin("acme", "acme", one=EDIT.format("n", 3))
     told = own.run("""
         import sys, dsfix, deepspeed.n

@@ -1,4 +1,4 @@
-"""The table of known bugs: its form, and what the patches' declarations make of it."""
+"""The table of known bugs: its form, and its coverage by the patches' declarations."""
 
 import types
 
@@ -57,7 +57,7 @@ def states(bug):
         ("pull/1\t0.12.0", "2 cells for 9 columns"),
     ],
 )
-def test_a_row_that_is_none_is_named(broken, said):
+def test_an_invalid_row_is_named(broken, said):
     with pytest.raises(table.Damaged, match=said):
         table.parse(written(broken))
 
@@ -94,9 +94,9 @@ def test_a_patch_covers_the_row_whose_fix_it_names_on_the_releases_that_it_claim
     assert bug.on(Version("0.12.1")).by == ("patch one",)
 
 
-def test_releases_where_nobody_meets_a_bug_are_told_apart():
-    [bug] = known(row(state="nobody: it waits"), patches=[patch(affects="==0.12.1")])
-    assert states(bug) == [CoverageState.NOBODY, CoverageState.PATCHED, CoverageState.NOBODY]
+def test_releases_where_no_job_can_hit_a_bug_are_distinguished():
+    [bug] = known(row(state="unreachable: it waits"), patches=[patch(affects="==0.12.1")])
+    assert states(bug) == [CoverageState.UNREACHABLE, CoverageState.PATCHED, CoverageState.NOBODY]
 
 
 @pytest.mark.parametrize("role", ["introduced in 0.12.0", "related: fixed in part in 0.13.0", "reported"])
@@ -111,7 +111,7 @@ def test_a_row_that_no_release_has_fixed_is_covered_by_the_patch_that_names_the_
     assert set(states(bug)) == {CoverageState.PATCHED}
 
 
-def test_a_patch_that_is_named_by_hand_covers_too():
+def test_a_patch_named_by_hand_also_covers():
     [bug] = known(row("source/x", state="patch:one"), patches=[patch(role="related")])
     assert set(states(bug)) == {CoverageState.PATCHED}
 
@@ -126,7 +126,7 @@ def test_a_patch_that_is_named_by_hand_covers_too():
             "",
         ),
         ("unsafe: files would not fit", CoverageState.UNSAFE, (), "files would not fit"),
-        ("nobody: it is off", CoverageState.NOBODY, (), "it is off"),
+        ("unreachable: it is off", CoverageState.UNREACHABLE, (), "it is off"),
         ("unconfirmed: not seen", CoverageState.UNCONFIRMED, (), "not seen"),
         ("open: too large", CoverageState.OPEN, (), "too large"),
         ("", CoverageState.OPEN, (), ""),
@@ -150,7 +150,7 @@ def test_a_patch_that_is_off_by_default_is_not_counted_as_one_that_applies():
     assert set(states(bug)) == {CoverageState.OPTIONAL}
 
 
-def test_what_a_patch_needs_beside_deepspeed_is_said():
+def test_other_requirements_of_a_patch_are_shown():
     [bug] = known(row(), patches=[patch(affects=">=0.12", role="fixed")])
     gated = known(row(), patches=[Entry("one", _with_torch(patch().patch), types.ModuleType("one"))])
     assert bug.on(Version("0.12.0")).why == ""
@@ -165,7 +165,7 @@ def _with_torch(declared):
     return Patch(**{**values, "affects": {**declared.affects, "torch": ">=2.5"}})
 
 
-def test_a_bug_that_only_patches_know_is_one_row_for_all_that_continue_each_other():
+def test_a_bug_known_only_from_patches_is_one_row_for_all_its_continuations():
     first = patch("early", "<0.12.1", role="introduced", continued_by="late")
     late = patch("late", ">=0.12.1", role="introduced")
     [bug] = known(patches=[first, late])
@@ -195,7 +195,7 @@ def test_the_worst_come_first():
         ("newest", "'newest' is not a version of DeepSpeed"),
     ],
 )
-def test_a_release_that_is_not_known_is_refused_in_one_sentence(text, said):
+def test_an_unknown_release_is_refused_in_one_sentence(text, said):
     with pytest.raises(releases.UnknownRelease, match=said) as error:
         releases.named(text, table.parse(written()))
     assert "\n" not in str(error.value)
@@ -209,7 +209,7 @@ def test_a_release_may_be_named_short():
     ("text", "remark"),
     [("0.12.1", ""), ("0.12.1+abc", "not a release"), ("0.12.7", "not a release"), ("0.14.0", "newer than 0.13.1")],
 )
-def test_an_installed_version_between_and_after_the_releases_is_judged_by_its_number(text, remark):
+def test_an_installed_version_between_and_after_the_releases_is_judged_by_version_number(text, remark):
     version, told = releases.installed(text, table.parse(written()))
     assert str(version) == text
     assert (remark in told) if remark else told == ""

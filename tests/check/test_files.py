@@ -19,7 +19,7 @@ GOOD = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "zero_opt
 def check(environment, capsys, monkeypatch):
     """Runs the command on a file with that content, by default for the newest release.
 
-    In a process of its own only where something is installed for it, or missing: to start one takes a second.
+    In a separate process only if the test installs or removes something: starting one takes a second.
     """
     monkeypatch.setenv("DSFIX_ONLY", "zero3_offload_clip_device")
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -191,7 +191,7 @@ HJSON = """{
 }"""
 
 
-def test_comments_and_trailing_commas_except_where_transformers_has_to_read_them(check):
+def test_comments_and_trailing_commas_unless_transformers_must_read_them(check):
     pytest.importorskip("hjson")
     text = HJSON.replace("1.0", '"auto"')
     assert ids(check(text, "--json")) == ["not_plain_json"]
@@ -299,7 +299,7 @@ def test_broken_input(check, what):
     assert done.stdout == ""
 
 
-def test_a_variable_that_is_not_set_is_no_config(environment):
+def test_an_unset_variable_is_not_a_config(environment):
     done = environment.dsfix("check", "", "--deepspeed", "0.19.8")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "dsfix: the name of the config is empty\n")
 
@@ -392,7 +392,7 @@ def test_accelerates_yaml_that_names_a_deepspeed_config(check, environment):
 
 
 @pytest.mark.parametrize("named", ["/home/someone/project/ds.json", "C:\\\\project\\\\ds.json", "configs/ds.json"])
-def test_accelerates_yaml_with_a_file_of_another_machine(check, environment, named):
+def test_accelerates_yaml_with_a_file_from_another_machine(check, environment, named):
     pytest.importorskip("yaml")
     (environment.directory / "ds.json").write_text(json.dumps({**GOOD, "gradient_cliping": 1.0}))
     text = f'distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: "{named}"\n'

@@ -188,7 +188,7 @@ def test_source_without_a_config_class(package, damage):
 
 
 @pytest.mark.parametrize("damage", [None, "", "def get_monitor(:\n"])
-def test_of_a_half_installed_release_the_tables_keys_are_known(environment, package, damage):
+def test_for_a_half_installed_release_the_tables_keys_are_used(environment, package, damage):
     file = package / "monitor.py"
     file.unlink() if damage is None else file.write_text(damage)
     with pytest.raises(extract.UnreadableSource, match=r"lacks monitor\.py"):
@@ -202,7 +202,7 @@ def test_of_a_half_installed_release_the_tables_keys_are_known(environment, pack
 
 
 @pytest.mark.parametrize(("key", "told"), [("aio", True), ("brand_new", False)])
-def test_a_section_within_another_is_told_its_place(environment, key, told):
+def test_a_misplaced_section_is_reported_with_its_place(environment, key, told):
     environment.register("0.14.2")
     config = environment.directory / "ds.json"
     config.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 2, key: {"block_size": 1}}}))

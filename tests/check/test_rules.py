@@ -13,8 +13,8 @@ from tests.config_words import Whole, config_of
 
 NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
-# One case: rule, place of the finding, [what `check` is told], config; below it, after dashes, configs without that
-# finding: `…` starts from the case's config, and none is that config, told something else.
+# One case: rule, config key, [arguments of `check`], config. Indented lines: near misses without the finding;
+# `…` extends the case's config, and an empty one is that config with other arguments.
 TABLE = r"""
 # fp16, bf16, torch_autocast
 auto_precision bf16.enabled [0.17.1 plain]: bf16.enabled=auto
@@ -493,14 +493,14 @@ def test_a_placeholder_has_no_other_finding():
         ("zero.stage=3 zero.stage3_max_live_parameters=auto zero.offload_param.device=cpu", "", False),
     ],
 )
-def test_a_config_of_init_inference_is_told_by_its_keys(config, context, infers):
+def test_a_config_of_init_inference_is_recognised_by_its_keys(config, context, infers):
     release, around = told(context)
     seen = checking.check(config_of(config), deepspeed=release, **around)
     assert seen.facts.inference is infers
     assert any("init_inference" in each for each in seen.assumed) is infers
 
 
-def test_only_what_is_known_of_an_inference_config_is_reported():
+def test_only_certain_problems_of_an_inference_config_are_reported():
     for release in ("0.12.0", NEWEST):
         config = "whole inference replace_method=auto mp_size=2 max_out_tokens=2048"
         assert ids(config, release) == []
@@ -599,7 +599,7 @@ def test_bugs_that_depend_on_what_auto_becomes_are_one_note(release, config, sai
     assert not [each for each in findings if each.rule.startswith(f"bug_{bug}")]
 
 
-def test_what_every_job_in_fp16_has_is_no_note():
+def test_bugs_of_every_fp16_job_are_not_noted():
     assert "bugs_with_auto" not in ids("fp16.enabled=auto bf16.enabled=auto zero.stage=2", NEWEST)
     assert "bug_fp16_scale_growth_step" in ids("fp16.enabled=true zero.stage=2", NEWEST)
 
@@ -624,7 +624,7 @@ def test_bugs_that_the_config_cannot_show_are_one_note(release, config, bugs, ot
     assert not named & set(others.split())
 
 
-def test_bugs_that_the_config_cannot_show_are_told_where_accelerate_or_transformers_reads_it():
+def test_bugs_that_the_config_cannot_show_are_noted_if_accelerate_or_transformers_reads_it():
     assert "bugs_beyond_the_config" not in ids("zero.stage=2", "0.18.9")
     assert "bugs_beyond_the_config" not in ids("zero.stage=2 gradient_clipping=auto", "0.18.9", {"plain": True})
 

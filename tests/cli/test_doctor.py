@@ -96,7 +96,7 @@ def test_the_patches_that_apply(environment):
     assert json.loads(found.stdout)["patches"]["zero3_offload_clip_device"]["outcome"] == "pending"
 
 
-def test_nothing_is_left_to_do_where_dsfix_is_enabled(environment):
+def test_nothing_is_left_to_do_if_dsfix_is_enabled(environment):
     command = f"{sys.executable} -m dsfix run {sys.executable} -m dsfix doctor"
     done = environment.install("0.14.2").shell(command, HOME=str(environment.directory))
     assert "enabled for this Python" in done.stdout.splitlines()[0]

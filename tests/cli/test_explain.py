@@ -101,7 +101,7 @@ def test_without_deepspeed_the_versions_in_the_log_decide(environment, log, vers
     assert ("has the bug and the patch applies to it" in said) is affected
 
 
-def test_another_release_here_than_in_the_log(environment, log):
+def test_a_different_release_here_than_in_the_log(environment, log):
     done = environment.install("0.14.4").dsfix("explain", log(INFO.format("0.14.2") + CLIP))
     assert "is not-affected here: deepspeed 0.14.4 is outside" in one_line(done)
     assert "the log's deepspeed 0.14.2 has the bug and the patch applies to it" in one_line(done)
@@ -280,7 +280,7 @@ def test_a_later_error_comes_before_an_excluded_one(environment, log):
     assert found == [("zero3_offload_clip_device", "cause"), ("hook_registration_renamed", "excluded")]
 
 
-def test_what_people_describe_is_not_recognised(environment, log):
+def test_descriptions_by_people_are_not_recognised(environment, log):
     done = environment.dsfix("explain", log("We never had to downgrade deepspeed, everything works\n"))
     assert done.returncode == 4
     assert "(1 line): give" in " ".join(done.stdout.split())
@@ -293,10 +293,10 @@ def test_a_message_with_several_causes_is_not_called_the_cause(environment, log)
     assert "Most likely cause" not in done.stdout
 
 
-def test_a_patch_that_only_removes_a_message_is_not_offered_as_a_cure(environment, log):
+def test_a_patch_that_only_removes_a_message_is_not_offered_as_a_fix(environment, log):
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     shown = one_line(environment.install("0.14.2").dsfix("explain", log(masked)))
     assert "Consequence of an unrecognised error optimizer_del_masks_error" in shown
-    assert "(it removes this message, not its cause)" in shown
+    assert "(this removes the message, not its cause)" in shown
     assert "the parameter list was empty" in shown
     assert "(it removes" not in one_line(environment.dsfix("explain", log(CLIP)))

@@ -1,4 +1,4 @@
-"""`find`: what somebody who describes a bug in words, or knows its number, is led to."""
+"""Which bugs `find` returns for words and for upstream numbers."""
 
 import json
 
@@ -8,7 +8,7 @@ FLAGSHIP = "zero3_offload_clip_device"
 
 
 def find(environment, *words, **variables):
-    """What the bugs are called, those of the installed release first, and the exit status."""
+    """The names of the bugs, those of the installed release first, and the exit status."""
     done = environment.dsfix("find", *words, "--json", DSFIX_ONLY="", **variables)
     assert done.stderr == ""
     found = json.loads(done.stdout)
@@ -58,7 +58,7 @@ def test_the_installed_release_comes_first(environment):
     here, others = (next(n for n, line in enumerate(lines) if line.startswith(each)) for each in ("in d", "in o"))
     assert lines[here].startswith("in deepspeed 0.14.2")
     assert here < others
-    assert any(line.startswith("  #") for line in lines)  # bugs without a patch too
+    assert any(line.startswith("  #") for line in lines)  # also bugs without a patch
     assert all(" to 0." in line for line in lines[others + 1 : -2])
 
 
@@ -69,4 +69,4 @@ def test_without_deepspeed_it_is_the_newest(environment):
 @pytest.mark.parametrize("words", [("qqqq",), ("#1",)])
 def test_nothing_is_known(environment, words):
     assert find(environment, *words) == ([], 4)
-    assert environment.dsfix("find", *words).stdout.startswith("Nothing is known of ")
+    assert environment.dsfix("find", *words).stdout.startswith("No known bug matches ")

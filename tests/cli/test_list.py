@@ -87,7 +87,7 @@ def test_the_table_has_the_same_order(environment):
     assert {"drifted"} <= {outcome for _, outcome in found}
 
 
-def test_what_has_no_effect_is_counted_and_listed_with_verbose(environment):
+def test_patches_that_do_not_apply_are_counted_and_listed_with_verbose(environment):
     environment.install("0.14.2")
     short, whole = (environment.dsfix("list", *options) for options in ((), ("--verbose",)))
     assert groups(short) == {"crash": [FLAGSHIP]}
@@ -97,7 +97,7 @@ def test_what_has_no_effect_is_counted_and_listed_with_verbose(environment):
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--verbose",)])
-def test_of_some_severities(environment, options):
+def test_selected_severities(environment, options):
     done = environment.dsfix("list", "--deepspeed", "0.14.2", "--severity", "import,hang", *options, DSFIX_ONLY="")
     found = listed(done) if "--json" in options else groups(done)
     wanted = {each.id for each in registry.catalogue().values() if each.patch.severity.value in ("import", "hang")}
@@ -110,13 +110,13 @@ def test_of_some_severities(environment, options):
     assert "'bad' is not one of wrong-result, crash" in refused.stderr
 
 
-def test_of_bugs_that_a_config_meets(environment):
+def test_patches_for_bugs_that_a_config_triggers(environment):
     file = environment.directory / "ds.json"
     content = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "gradient_clipping": 1.0}
     file.write_text(json.dumps(content))
     done = environment.install().dsfix("list", "--config", "ds.json")
     assert groups(done) == {"crash": [FLAGSHIP]}
-    assert " patches for bugs that ds.json meets apply: 1 crash" in done.stdout
+    assert " patches for bugs that ds.json triggers apply: 1 crash" in done.stdout
     file.write_text(json.dumps({**content, "gradient_clipping": 0}))
     assert groups(environment.dsfix("list", "--config", "ds.json")) == {}
     file.write_text("{")

@@ -108,7 +108,7 @@ def test_children_of_a_rank_that_have_not_imported_the_module_are_not_outliers(l
     assert [each["outliers"] for each in found["patches"]] == [[], []]
 
 
-def test_another_version_is_named(environment, tmp_path):
+def test_a_different_version_is_named(environment, tmp_path):
     reports = [report(0), report(1), report(2, dsfix="0.0.9"), report(3)]
     done = environment.dsfix("list", "--job", job(tmp_path / "reports", *reports))
     assert done.stdout.splitlines()[1:3] == [
@@ -125,7 +125,7 @@ def test_many_outliers_and_reasons_are_counted(environment, tmp_path):
     assert "rank 4 on node0 (pid 1004) and 4 more" in text
 
 
-def test_what_has_no_effect_anywhere_is_counted(environment, tmp_path):
+def test_patches_without_effect_anywhere_are_counted(environment, tmp_path):
     outcomes = {
         "a": "applied",
         "b": "pending",

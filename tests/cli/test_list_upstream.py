@@ -51,7 +51,7 @@ def test_the_counts_are_those_of_the_rows_and_the_same_for_a_release_that_is_not
 
 
 @pytest.mark.parametrize("version", ["0.18.9+0a1b", "0.99.0"])
-def test_what_is_no_release_of_the_table_is_judged_by_its_number_and_says_so(environment, version):
+def test_a_version_that_is_not_in_the_table_is_judged_by_version_number_and_says_so(environment, version):
     done = environment.install(version).dsfix("list", "--upstream")
     assert done.returncode == 0, done.stderr
     assert ("not a release" if "+" in version else "newer than") in done.stdout
@@ -90,7 +90,7 @@ def test_a_release_that_is_not_installed_as_json(environment):
     assert patches["dict_output_double_scaling"]["outcome"] == "not-affected"
 
 
-def test_patches_that_the_user_disabled_are_disabled_there_too(environment):
+def test_patches_that_the_user_disabled_are_also_disabled_there(environment):
     done = environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="", DSFIX_SKIP=FLAGSHIP)
     [one] = [each for each in json.loads(done.stdout)["patches"] if each["id"] == FLAGSHIP]
     assert (one["outcome"], one["reason"]) == ("disabled", "named in DSFIX_SKIP")
@@ -98,7 +98,7 @@ def test_patches_that_the_user_disabled_are_disabled_there_too(environment):
 
 @pytest.mark.parametrize("version", ["0.11.2", "0.12.99", "99.0", "new"])
 @pytest.mark.parametrize("options", [(), ("--upstream",), ("--json",)])
-def test_a_release_that_there_is_not(environment, version, options):
+def test_an_unknown_release(environment, version, options):
     done = environment.dsfix("list", "--deepspeed", version, *options)
     assert done.returncode == 2
     sentence = json.loads(done.stdout)["error"] if options == ("--json",) else done.stderr.removeprefix("dsfix: ")
@@ -109,4 +109,4 @@ def test_a_release_that_there_is_not(environment, version, options):
 def test_a_job_has_its_own_release(environment, tmp_path):
     done = environment.dsfix("list", "--job", tmp_path, "--deepspeed", "0.14.2")
     assert done.returncode == 2
-    assert "--job goes with neither" in done.stderr
+    assert "--job cannot be combined with" in done.stderr

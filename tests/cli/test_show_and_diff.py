@@ -6,14 +6,14 @@ import pytest
 FLAGSHIP = "zero3_offload_clip_device"
 
 
-def test_show_prints_the_story(environment):
+def test_show_describes_the_bug(environment):
     done = environment.install("0.14.2").dsfix("show", FLAGSHIP)
     assert done.returncode == 0, done.stderr
     for part in ("Why:", "How:", "deepspeed >=0.14.1,<0.14.3", "unscale_and_clip_grads", "here:      applies: "):
         assert part in done.stdout
 
 
-def test_show_has_upstream_links_and_when_the_patch_can_go(environment):
+def test_show_has_upstream_links_and_when_the_patch_can_be_deleted(environment):
     lines = environment.install().dsfix("show", FLAGSHIP, COLUMNS="160").stdout.splitlines()
     assert "retire:    once releases before 0.14.3 are no longer supported" in lines
     links = [line.split()[-1] for line in lines[lines.index("") :] if line.startswith(("upstream:", " " * 11))]
@@ -45,8 +45,8 @@ def test_an_id_without_a_near_match_points_to_find(environment):
 @pytest.mark.parametrize(
     "name", [FLAGSHIP.upper(), "5461", "#5461", "https://github.com/microsoft/DeepSpeed/pull/5461/files"]
 )
-def test_what_a_patch_may_be_called(environment, command, name):
-    """5461 is the pull request that fixed it; an issue has the same address with another word."""
+def test_ways_to_name_a_patch(environment, command, name):
+    """5461 is the pull request that fixed it; an issue's URL differs in one word."""
     done = environment.install("0.14.2").dsfix(command, name, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -150,12 +150,12 @@ def test_without_a_command_all_are_shown(environment):
 
 
 @pytest.mark.parametrize(
-    ("command", "hint"), [("explian", "did you mean `explain`?"), ("qqq", "`python -m dsfix` shows them all")]
+    ("command", "hint"), [("explian", "did you mean `explain`?"), ("qqq", "`python -m dsfix` lists all commands")]
 )
 def test_an_unknown_command_is_answered_with_the_nearest(environment, command, hint):
     done = environment.dsfix(command, "train.log")
     assert done.returncode == 2
-    assert done.stderr == f"dsfix: there is no command {command!r}; {hint}\n"
+    assert done.stderr == f"dsfix: unknown command {command!r}; {hint}\n"
 
 
 def test_the_exit_statuses_are_documented(environment):

@@ -39,7 +39,7 @@ PATCHES = {
     "raises_with_it": ("raise BugPresent('seen') if missing else RuntimeError('another bug')", ""),
     "dies": ("print('Segmentation fault', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)", ""),
     "pauses": ("signal.pause()", ""),
-    # its module is never imported; the bug disappears for another reason
+    # its module is never imported; the bug disappears for a different reason
     "gone_by_itself": (
         "if os.environ.get('DSFIX_SKIP'): raise BugPresent('seen')",
         "'changes': (Provide('colorsys', 'x', lambda module: 1),)",
@@ -137,7 +137,7 @@ def test_json_has_both_runs(verify):
     assert patch["with"]["seconds"] > 0
 
 
-def test_no_second_run_where_the_first_cannot_tell(verify):
+def test_no_second_run_if_the_first_cannot_tell(verify):
     done = verify("needs_gpus", "--json")
     assert patches_of(done)["needs_gpus"]["with"] is None
     assert "needs two GPUs" in verify("needs_gpus").stdout
@@ -169,7 +169,7 @@ def test_unknown_id(verify):
     assert "did you mean fixes" in done.stderr
 
 
-def test_without_ids_what_applies_is_in_trouble_or_disabled(verify):
+def test_without_ids_patches_that_apply_are_in_trouble_or_are_disabled(verify):
     for path in (verify.environment.directory / "dsfix" / "patches").glob("*_*.py"):
         if path.stem not in ("off_by_default", "not_for_this", "older_than_claimed", "__init__"):
             path.unlink()
@@ -270,7 +270,7 @@ def test_a_closed_pipe_does_not_hide_the_exit_status(verify):
     assert "Traceback" not in stderr
 
 
-def test_another_deepspeed_in_the_current_directory(verify, tmp_path_factory):
+def test_a_different_deepspeed_in_the_current_directory(verify, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("checkout")
     (elsewhere / "deepspeed").mkdir()
     (elsewhere / "deepspeed" / "__init__.py").touch()

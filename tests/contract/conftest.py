@@ -21,7 +21,7 @@ _ONE_IN, _ONE_PAIR_IN = 192, 48
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without --whole: each check on one patch in 192, different ones per check, as a bug of the engine shows on any.
+    """Without --whole: each check on one patch in 192, different ones per check, as engine bugs show on any patch.
 
     All patches at once: on one release. Pairs: one in 48, only together; `matrix edges` runs each alone.
     """

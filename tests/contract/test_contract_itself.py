@@ -1,4 +1,4 @@
-"""The contract's checks on a stand-in DeepSpeed: every verb passes them, and a bad patch fails the right one."""
+"""The contract's checks on a stand-in DeepSpeed: every kind of change passes, and a bad patch fails the right one."""
 
 import textwrap
 from types import ModuleType
@@ -159,13 +159,13 @@ def test_good_patches_pass_together(cases):
 
 
 @pytest.mark.parametrize("name", ["a_replacement", "replacement"])  # the id sorts before or after the other's
-def test_what_one_patch_replaces_and_another_edits(cases, name):
+def test_a_target_that_one_patch_replaces_and_another_edits(cases, name):
     together = {name: GOOD["replace"], "edit_under_a_decorator": GOOD["edit_under_a_decorator"]}
     checks.all_at_once(list(cases(together).values()))
 
 
 @pytest.mark.parametrize("name", ["a_replacement", "replacement"])
-def test_what_a_replacement_leaves_behind_shows_where_another_patch_edits(cases, name):
+def test_leftovers_of_a_replacement_are_detected_where_another_patch_edits(cases, name):
     together = {
         name: """
             def factory(old):
@@ -266,7 +266,7 @@ def test_a_bad_patch_fails(cases, name):
         check(case)
 
 
-def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases):
+def test_a_target_that_cannot_be_imported_here_is_not_the_patchs_fault(cases):
     text = 'PATCH = declare(Edit("deepspeed.gpu:f", replace="y = 1", code="y = 2"), fixed_in=None)'
     case = cases({"for_gpus": text})["for_gpus"]
     _write(case.root / "deepspeed/gpu.py", "import a_package_for_gpus\ndef f():\n    y = 1\n    return y\n")
@@ -274,7 +274,7 @@ def test_a_target_that_cannot_be_imported_here_is_no_fault_of_the_patch(cases):
         checks.every_import_order(case)
 
 
-def test_a_target_that_no_release_has_is_a_fault_of_the_patch(cases):
+def test_a_target_that_no_release_has_is_the_patchs_fault(cases):
     case = cases({"astray": 'PATCH = declare(Edit("deepspeed.n:f", replace="y = 1", code="y = 2"))'})["astray"]
     with pytest.raises(ContractBroken, match=r"the import of deepspeed\.n fails"):
         checks.every_import_order(case)
@@ -296,7 +296,7 @@ def test_a_patch_that_ends_other_processes_breaks_the_contract(cases):
         checks.all_at_once(list(both.values()))
 
 
-def test_two_patches_of_one_statement_fail_together(cases):
+def test_two_patches_to_one_statement_fail_together(cases):
     both = cases({"one": f"PATCH = declare({COMM})", "other": f"PATCH = declare({COMM.replace('sum', 'min')})"})
     with pytest.raises(ContractBroken, match=r"on DeepSpeed 1\.0: with all patches on it is conflict"):
         checks.all_at_once(list(both.values()))

@@ -23,7 +23,7 @@ def test_output_and_status(tmp_path):
 
 @pytest.mark.parametrize(("content", "mode"), [(b"#!/bin/sh", 0o644), (b"\x7fELF\x02junk", 0o755), (None, 0)])
 def test_a_program_that_cannot_be_run(tmp_path, content, mode):
-    """Not executable; for another architecture; not there."""
+    """Not executable; for a different architecture; missing."""
     path = tmp_path / "nvidia-smi"
     if content is not None:
         path.write_bytes(content)

@@ -84,7 +84,7 @@ def both(world):
         'Edit("deepspeed.m:edited", replace="nowhere", code="x")',
     ],
 )
-def test_what_cannot_be_made_whole_by_its_source_is_not_begun(both, change):
+def test_a_patch_that_cannot_be_completed_is_not_started(both, change):
     world = both(change)
     told = world.run(
         "import dsfix, deepspeed.m as m; a = m.values(); import deepspeed.n; tell([a, m.values(), outcomes()])"
@@ -104,7 +104,7 @@ def test_what_cannot_be_made_whole_by_its_source_is_not_begun(both, change):
     ],
 )
 @pytest.mark.parametrize("order", ["m, deepspeed.n", "n, deepspeed.m"])
-def test_what_fails_while_it_is_made_is_undone(both, change, outcome, order):
+def test_a_patch_that_fails_while_being_applied_is_undone(both, change, outcome, order):
     world = both(change)
     told = world.run(f"""
         import dsfix, keep, deepspeed.{order}
@@ -114,7 +114,7 @@ def test_what_fails_while_it_is_made_is_undone(both, change, outcome, order):
     assert len(told.warnings) == 1
 
 
-def test_two_modules_are_pending_until_both_are_there(both):
+def test_two_modules_are_pending_until_both_are_imported(both):
     world = both("*changes('deepspeed.n')")
     told = world.run("""
         import dsfix, deepspeed.m as m
@@ -216,7 +216,7 @@ FAULTS = """
 
 
 @LEARNED
-def test_every_step_that_fails_leaves_all_or_nothing_and_one_warning(both, known):
+def test_a_failure_at_any_step_leaves_all_or_nothing_and_one_warning(both, known):
     world = both("*changes('deepspeed.n')")
     told = world.run(
         f"    KNOWN = {known}\n"
@@ -243,7 +243,7 @@ def test_every_step_that_fails_leaves_all_or_nothing_and_one_warning(both, known
 
 
 @LEARNED
-def test_an_interrupt_at_any_step_passes_through_and_leaves_a_module_whole(both, known):
+def test_an_interrupt_at_any_step_propagates_and_leaves_the_module_whole(both, known):
     world = both("*changes('deepspeed.n')")
     told = world.run(
         f"    KNOWN = {known}\n"

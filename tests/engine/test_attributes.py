@@ -1,4 +1,4 @@
-"""The verbs Replace and Provide."""
+"""The changes Replace and Provide."""
 
 import sys
 from types import ModuleType
@@ -73,7 +73,7 @@ def changes():
 
 
 @pytest.mark.parametrize("kind", ["replace", "ready-made", "wrap"])
-def test_every_alias_follows_there_and_back(bench, declare, changes, kind):
+def test_every_alias_is_replaced_and_restored(bench, declare, changes, kind):
     module = bench.module(TEXT)
     name = module.__name__
     original = module.f
@@ -87,7 +87,7 @@ def test_every_alias_follows_there_and_back(bench, declare, changes, kind):
     assert ready_made(1) == 12
 
 
-def test_a_replacement_that_has_a_home_stays_there(bench, declare):
+def test_a_replacement_defined_elsewhere_keeps_its_other_aliases(bench, declare):
     module = bench.module("def bad(): return 1\ndef good(): return 2\n")
     user = bench.module(f"from {module.__name__} import bad, good\n")
     engine = bench.apply(declare(Replace(f"{module.__name__}:bad", lambda original: module.good)))
@@ -155,16 +155,16 @@ def test_a_target_that_another_package_has_replaced_is_a_conflict(bench, declare
 
 
 @pytest.mark.parametrize("target", ["g", "C.n", "D.m"])
-def test_a_target_that_is_not_there_has_drifted(bench, declare, changes, target):
+def test_a_missing_target_is_drifted(bench, declare, changes, target):
     module = bench.module(TEXT + "\n    # g, n and D.m are gone\n")
     before = dict(vars(module))
     for make in changes.values():
         state = bench.engine(declare(make(f"{module.__name__}:{target}"))).states["p0"]
         assert (state.outcome, dict(vars(module))) == (Outcome.DRIFTED, before)
-        assert "is not there" in state.reason
+        assert "does not exist" in state.reason
 
 
-def test_what_somebody_has_set_since_is_not_set_back(bench, declare):
+def test_attributes_set_since_are_not_restored(bench, declare):
     module = bench.module(TEXT)
     engine = bench.apply(declare(Wrap(f"{module.__name__}:f", ten_more)))
     module.f = mine = lambda x: x
@@ -186,12 +186,12 @@ def test_two_wrappers_of_one_function(bench, declare, order):
     outcomes = [engine.states[f"p{number}"].outcome for number in order]
     if order == (1, 0):
         assert (module.f, outcomes) == (original, [Outcome.DISABLED] * 2)
-    else:  # the inner one cannot be taken out, and says so
+    else:  # the inner one cannot be removed, and says so
         assert outcomes == [Outcome.FAILED, Outcome.DISABLED]
         assert "wrapped again since" in engine.states["p0"].reason
 
 
-def test_provide_gives_a_name_and_takes_it_back(bench, declare):
+def test_provide_adds_a_name_and_removes_it(bench, declare):
     module = bench.module(TEXT)
     engine = bench.apply(declare(Provide(module.__name__, "lost", lambda m: m.f(1))))
     assert module.lost == 2
@@ -199,7 +199,7 @@ def test_provide_gives_a_name_and_takes_it_back(bench, declare):
     assert not hasattr(module, "lost")
 
 
-def test_a_name_that_is_there_is_already_fixed(bench, declare):
+def test_an_existing_name_is_already_fixed(bench, declare):
     module = bench.module(TEXT)
     state = bench.engine(declare(Provide(module.__name__, "f", lambda m: 1))).states["p0"]
     assert (state.outcome, callable(module.f)) == (Outcome.ALREADY_FIXED, True)
@@ -219,7 +219,7 @@ def test_a_factory_that_raises_leaves_everything_as_it_was(bench, declare):
         assert module.C().m(1) == 2
 
 
-def test_modules_that_resist_being_looked_at_do_no_harm(bench, declare, monkeypatch):
+def test_modules_that_raise_on_attribute_access_are_skipped(bench, declare, monkeypatch):
     class Resists(ModuleType):
         def __getattr__(self, name):
             raise RuntimeError(name)

@@ -1,4 +1,4 @@
-"""The cache: what a process finds out about the source, and what the next process reuses."""
+"""The cache: what a process learns about the source, and what the next process reuses."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ USE = """
     import dsfix, deepspeed.m as m
     tell([m.f(1), outcomes()["cure"]])
 """
-# whatever is looked at anew cannot be read then
+# a source that is read again cannot be parsed then
 BLIND = """
     import ast
     def parse(*arguments, **options):
@@ -26,13 +26,13 @@ def learned(world):
 
 @pytest.fixture
 def known(simple):
-    """The stand-in with one flaw, of which a process has learned what there is to learn."""
+    """The stand-in with one flaw; a process has already filled the cache."""
     assert simple.run(USE).value == CURED
     assert simple.run(BLIND).value == CURED
     return simple
 
 
-def test_without_memory_the_source_is_read(simple):
+def test_without_a_cache_the_source_is_read(simple):
     told = simple.run(BLIND)
     assert told.value == [2, "failed"]
 
@@ -48,7 +48,7 @@ PROVEN = """
 
 
 def test_a_source_that_is_proven_is_not_judged_again(world):
-    """The evidence below keeps the patch out; its digest says that a proof has found otherwise."""
+    """The evidence below excludes the patch, but its digest says that a proof has accepted it."""
     world.package(m="def f(x):\n    y = x + 1\n    return y\n")
     change = """Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2")"""
     world.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 9"),))""")
@@ -65,7 +65,7 @@ def test_a_source_that_is_proven_is_not_judged_again(world):
     assert world.run(known).value[:2] == [2, "drifted"]
 
 
-def test_several_patches_of_one_function_are_known_in_the_choice_that_was_made(world):
+def test_the_combined_edits_of_several_patches_are_cached(world):
     world.package(m="def f(x):\n    y = x + 1\n    y = y * 2\n    return y\n")
     world.patch("cure", """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2"))""")
     world.patch("other", """PATCH = declare(Edit("deepspeed.m:f", replace="y = y * 2", code="y = y * 5"))""")
@@ -82,7 +82,7 @@ def test_several_patches_of_one_function_are_known_in_the_choice_that_was_made(w
     assert world.run(BLIND).value == [15, "applied"]
 
 
-def test_a_verdict_that_keeps_a_patch_out_is_known(world):
+def test_a_verdict_against_a_patch_is_cached(world):
     world.package(m="def f(x):\n    y = x + 7\n    return y\n")
     world.patch("cure", """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2"))""")
     first, second = world.run(USE), world.run(BLIND)
@@ -99,7 +99,7 @@ def test_a_source_that_has_changed_is_read_again(known):
 
 
 def test_a_source_that_has_changed_unnoticed_is_compared_with_what_is_in_memory(known):
-    """As where a file is replaced by one of the same size and time: the code tells them apart."""
+    """A file is replaced by one of the same size and time: the code shows the difference."""
     file = known.site / "deepspeed" / "m.py"
     before = file.stat()
     file.write_text(file.read_text().replace("return y", "return 0"))
@@ -110,7 +110,7 @@ def test_a_source_that_has_changed_unnoticed_is_compared_with_what_is_in_memory(
     assert known.run(USE).value == [0, "drifted"]
 
 
-def test_what_another_tool_has_changed_in_memory_is_a_conflict_all_the_same(known):
+def test_a_change_by_another_tool_in_memory_is_still_a_conflict(known):
     told = known.run("""
         import sys
         class Tool:
@@ -142,7 +142,7 @@ def test_a_patch_that_has_changed_is_judged_again(known):
     assert known.run(USE).value == [6, "applied"]
 
 
-def test_another_optimization_level_learns_for_itself(simple):
+def test_each_optimization_level_has_its_own_cache(simple):
     simple.module("deepspeed.m", "def f(x):\n    y = x + 1\n    assert y < 0\n    return y\n")
     assert simple.run(USE, python=("-O",)).value == CURED
     assert simple.run(BLIND, python=("-O",)).value == CURED
@@ -150,7 +150,7 @@ def test_another_optimization_level_learns_for_itself(simple):
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:100], lambda text: b"", lambda text: text[:-1] + b"!"])
-def test_a_damaged_file_is_learned_anew(known, damage):
+def test_a_damaged_file_is_rebuilt(known, damage):
     (file,) = learned(known)
     file.write_bytes(damage(file.read_bytes()))
     assert known.run(USE).value == CURED
@@ -178,20 +178,20 @@ def test_in_a_shared_directory_each_user_has_a_file(known):
     assert (file.read_bytes(), file.stat().st_uid) == (content, 12345)
 
 
-def test_without_a_directory_to_write_to_nothing_is_kept_and_nothing_said(simple):
+def test_without_a_writable_directory_nothing_is_cached_or_logged(simple):
     (simple.path / "file").touch()
     for _ in range(2):
         told = simple.run(USE, DSFIX_CACHE=str(simple.path / "file" / "below"))
         assert (told.value, told.warnings) == (CURED, [])
 
 
-def test_what_a_killed_process_has_left_is_removed(known):
+def test_files_left_by_a_killed_process_are_removed(known):
     (file,) = learned(known)
     file.unlink()
     partial = file.with_suffix(".partial")
     partial.write_text("half")
     assert known.run(USE).value == CURED
-    assert learned(known) == [partial]  # of a process that may still be writing
+    assert learned(known) == [partial]  # from a process that may still be writing
     os.utime(partial, (time.time() - 3600,) * 2)
     assert known.run(USE).value == CURED
     assert learned(known) == [file]

@@ -1,4 +1,4 @@
-"""The verb Edit: what can be edited, and what must stay unchanged."""
+"""The change Edit: what can be edited, and what must stay unchanged."""
 
 import asyncio
 import inspect
@@ -35,7 +35,7 @@ PLAIN = """\
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_an_edit_changes_what_it_names_and_is_taken_back(bench, declare, edit, expected):
+def test_an_edit_changes_its_function_and_is_reverted(bench, declare, edit, expected):
     module = bench.module(PLAIN)
     original = module.f.__code__
     engine = bench.apply(declare(Edit(f"{module.__name__}:f", **edit)))
@@ -383,16 +383,16 @@ def test_tracebacks_show_the_lines_of_the_file(bench, declare, name):
             "def f(x):\n    y = 1\n    z()\n    y = 1\n",
             {"after": "y = 1", "code": "z()", "count": 2},
             Outcome.DRIFTED,
-            "and 1 times as the patch would make it",
+            "and 1 times in its patched form",
         ),
         ("def f(x):\n    y = 1\n    y = 2\n", {"replace": "y = 1", "code": "y = 2"}, Outcome.DRIFTED, "as the patch"),
-        (PLAIN, {"after": "y = x + 1", "code": "yield y"}, Outcome.FAILED, "another kind of function"),
+        (PLAIN, {"after": "y = x + 1", "code": "yield y"}, Outcome.FAILED, "a different kind of function"),
         (PLAIN, {"after": "y = x + 1", "code": "await x"}, Outcome.FAILED, "SyntaxError"),
         (PLAIN, {"after": "y = x + 1", "code": "if:"}, Outcome.FAILED, "SyntaxError"),
         (PLAIN, {"replace": "x + 1", "code": "y = 1"}, Outcome.DRIFTED, "`x + 1` occurs 0 times"),
     ],
 )
-def test_what_does_not_fit_is_left_alone(bench, declare, text, edit, outcome, words):
+def test_edits_that_do_not_fit_change_nothing(bench, declare, text, edit, outcome, words):
     module = bench.module(text)
     before = getattr(getattr(module, "f", None), "__code__", None)
     engine = bench.engine(declare(Edit(f"{module.__name__}:f", **edit)))
@@ -433,7 +433,7 @@ NESTED = """\
     """
 
 
-def test_a_nested_function_is_edited_in_the_closures_there_are_and_in_new_ones(bench, declare):
+def test_a_nested_function_is_edited_in_existing_and_new_closures(bench, declare):
     module = bench.module(NESTED)
     engine = bench.apply(declare(Edit(f"{module.__name__}:outer.<locals>.inner", replace="a + c", code="a * c")))
     late = module.outer(10)
@@ -560,7 +560,7 @@ def test_a_function_that_another_tool_has_changed_is_a_conflict(bench, declare):
     assert (state.outcome, module.f(1)) == (Outcome.CONFLICT, "foreign")
 
 
-def test_what_another_tool_has_changed_since_is_not_set_back(bench, declare):
+def test_later_changes_by_another_tool_are_not_reverted(bench, declare):
     module = bench.module(PLAIN + "\n    def g(x):\n        y = x + 1\n        return y\n")
     edits = [Edit(f"{module.__name__}:{name}", replace="y = x + 1", code="y = 0") for name in "fg"]
     engine = bench.apply(declare(*edits))

@@ -1,4 +1,4 @@
-"""What patches say that they did, in the log, in report() and in the report files."""
+"""The effects that patches report: in the log, in report() and in the report files."""
 
 import json
 
@@ -78,7 +78,7 @@ def test_three_states(telling):
     assert values == [7, 9, 2, 5]
 
 
-def test_a_condition_is_looked_at_until_it_is_told(world):
+def test_a_condition_is_evaluated_until_the_effect_is_reported(world):
     world.package(init="looked = []\n\ndef h(x):\n    return x + 1\n")
     world.patch("declares", DECLARING.replace("x > 3", "looked.append(x) or x > 3"))
     told = world.run("import dsfix, deepspeed; tell([[deepspeed.h(x) for x in (3, 4, 5)], deepspeed.looked])")
@@ -108,7 +108,7 @@ def test_other_ranks_are_silent(telling):
     assert not any("took effect" in line for line in told.log)
 
 
-def test_a_step_outlives_a_handler_that_raises(telling):
+def test_a_step_survives_a_handler_that_raises(telling):
     told = telling.run(
         """
         import dsfix, deepspeed, logging
@@ -139,10 +139,10 @@ def test_ten_lines_and_a_count(world):
     )
     lines = [line for line in told.log if "took effect" in line]
     assert len(lines) == 11
-    assert lines[-1] == "[dsfix] INFO: 12 patches took effect, 2 of them after the lines above"
+    assert lines[-1] == "[dsfix] INFO: 12 patches took effect in total; 2 were not logged individually"
 
 
-def test_fork_begins_anew(telling):
+def test_a_fork_starts_over(telling):
     told = telling.run(
         """
         import dsfix, deepspeed, os

@@ -51,15 +51,15 @@ def test_builds_are_judged_by_their_source(world, version):
     absent = "drifted" if version in BUILDS else "not-affected"
     assert outcomes == {"flaw": "applied", "fixed": "already-fixed", "other": absent}
     assert "no function f" in reasons["other"]
-    assert (version or "gives no version") in reasons["other"]
+    assert (version or "reports no version") in reasons["other"]
 
 
-def test_without_source_to_judge_by_a_build_is_left_alone(world):
+def test_a_build_without_source_is_left_alone(world):
     world.package(version="0.14.2+unknown", m=FLAW)
     change = 'Provide("deepspeed.m", "lost", lambda module: 1)'
     result, reason = outcome(world, {"deepspeed": "<0.14.3"}, change)
     assert result == "drifted"
-    assert "no source to judge it by" in reason
+    assert "its source is not available" in reason
     present = '(Source("deepspeed.m:f", "y = x + 1"),)'
     assert outcome(world, {"deepspeed": "<0.14.3"}, change, present=present)[0] == "applied"
 
@@ -113,7 +113,7 @@ def test_the_deepspeed_that_is_imported_decides(world, first, then, expected):
     assert world.run(found_later).value == expected
 
 
-def test_what_was_reverted_stays_so_where_another_deepspeed_is_imported(world):
+def test_a_reverted_patch_stays_reverted_if_a_different_deepspeed_is_imported(world):
     world.package(version="0.14.1", m=FLAW)
     world.patch("cure", f"PATCH = declare({EDIT}, affects={{'deepspeed': '<0.14.3'}})")
     found_later = FOUND_LATER.format(first="dsfix.revert('cure')", place=str(another(world, "0.14.2")))
@@ -121,7 +121,7 @@ def test_what_was_reverted_stays_so_where_another_deepspeed_is_imported(world):
 
 
 @pytest.mark.parametrize(("shadowed", "expected"), [(False, "not-affected"), (True, "applied")])
-def test_the_metadata_of_an_editable_install_is_about_its_own_source(world, shadowed, expected):
+def test_the_metadata_of_an_editable_install_describes_its_own_source(world, shadowed, expected):
     source = another(world, "0.19.0")
     records = world.path / "records"
     records.mkdir()
@@ -146,7 +146,7 @@ def test_the_metadata_of_an_editable_install_is_about_its_own_source(world, shad
         ({"deepspeed": "<1", "python": ">=3"}, "applied", ""),
         ({"deepspeed": "<1", "python": "<3"}, "not-affected", "is outside <3"),
         ({"deepspeed": "<1", "nowhere": ">=1"}, "not-affected", "nowhere is not installed"),
-        ({"deepspeed": "<1", "odd": ">=1"}, "not-affected", "odd gives its version as 'odd one'"),
+        ({"deepspeed": "<1", "odd": ">=1"}, "not-affected", "odd reports the version 'odd one'"),
         ({"deepspeed": "<1", "nightly": ">=2.6"}, "not-affected", "nightly 2.6.0a0+git1 is outside"),
         ({"deepspeed": "<1", "nightly": ">=2.5"}, "applied", ""),
     ],
@@ -200,7 +200,7 @@ def test_a_half_installed_package_says_so(world):
     assert "deepspeed 1.0 is registered as installed, but it has no module deepspeed.n" in told.value[1]["other"]
 
 
-def test_two_records_of_the_installation_are_none(world):
+def test_two_records_of_the_installation_count_as_none(world):
     world.package(version="1.0", m=FLAW)
     other = world.site / "deepspeed-9.dist-info"
     other.mkdir()

@@ -39,7 +39,7 @@ def test_under_any_order_of_imports(simple, script):
 
 @pytest.mark.parametrize("collecting", [True, False])
 @pytest.mark.parametrize("given", ["import dsfix, deepspeed.m", "import deepspeed.m, dsfix"])
-def test_the_garbage_collector_stays_as_the_job_has_it(simple, given, collecting):
+def test_the_garbage_collector_stays_as_the_job_set_it(simple, given, collecting):
     before = "" if collecting else "gc.disable(); "
     told = simple.run(f"import gc; {before}{given}\ntell([gc.isenabled(), deepspeed.m.f(1)])")
     assert told.value == [collecting, 3]
@@ -77,7 +77,7 @@ def test_a_process_forked_while_another_thread_imports_collects_garbage(simple):
         'Replace("deepspeed.m:C.f", lambda original: lambda self, x: original(self, x) + 1)',
     ],
 )
-def test_a_class_made_anew_by_a_reload_is_patched_anew_and_reverted(world, patch):
+def test_a_class_recreated_by_a_reload_is_patched_again_and_reverted(world, patch):
     world.package(m="class C:\n    def f(self, x):\n        return x + 1\n")
     world.patch("cure", f"PATCH = declare({patch})")
     told = world.run("""
@@ -139,7 +139,7 @@ def test_reloaded_after_a_report_of_a_replacement(simple):
     assert told.value == [conflict, applied, conflict, 3, applied]
 
 
-def test_a_decorator_that_computes_its_attributes_is_not_asked_for_any(world):
+def test_dynamic_attributes_of_decorators_are_not_evaluated(world):
     world.module(
         "lazy",
         """
@@ -160,7 +160,7 @@ def test_a_decorator_that_computes_its_attributes_is_not_asked_for_any(world):
     assert told.value == [3, {"cure": "applied", "other": "pending"}]
 
 
-def test_an_import_of_another_thread_that_fails_is_not_begun_anew(world):
+def test_a_failed_import_in_another_thread_is_not_retried(world):
     world.module("meeting", "import threading\nbegun, go_on, runs = threading.Event(), threading.Event(), []\n")
     world.package(init="import meeting\nmeeting.runs.append(1)\nmeeting.begun.set()\nmeeting.go_on.wait(30)\n1 / 0\n")
     told = world.run("""
@@ -290,7 +290,7 @@ def test_a_package_in_a_zip_file(simple):
 
 
 @pytest.mark.parametrize("order", ["dsfix, hook", "hook, dsfix"])
-def test_wrapt_hooks_live_beside_it(simple, order):
+def test_coexists_with_wrapt_hooks(simple, order):
     simple.module(
         "hook",
         "import wrapt\nseen = []\nfor name in ('deepspeed', 'deepspeed.m'):\n"
@@ -308,7 +308,7 @@ def test_wrapt_hooks_live_beside_it(simple, order):
     assert told.value[1:] == [3, 3, "SourceFileLoader", "SourceFileLoader"]
 
 
-def test_finders_of_others_are_asked_before_and_behind_it(simple):
+def test_other_finders_before_and_after_it_are_called(simple):
     told = simple.run("""
         import sys
         class Asked:
@@ -326,7 +326,7 @@ def test_finders_of_others_are_asked_before_and_behind_it(simple):
     assert told.value == [3, True, True]
 
 
-def test_an_import_in_threads_at_once(world):
+def test_a_simultaneous_import_in_several_threads(world):
     names = [f"m{number}" for number in range(16)]
     world.package(**{name: (f"import deepspeed.m{n // 2}\n" if n else "") + FLAW for n, name in enumerate(names)})
     for name in names:
@@ -376,7 +376,7 @@ def test_a_thread_imports_the_package_while_another_imports_dsfix(world):
     assert told.warnings == []
 
 
-def test_two_threads_that_wait_for_each_other_do_not_lock_up(world):
+def test_two_threads_that_wait_for_each_other_do_not_deadlock(world):
     world.module("meeting", "import threading\nbegun, go_on = threading.Event(), threading.Event()\n")
     world.package(
         init="import meeting\nmeeting.begun.set()\nmeeting.go_on.wait(30)\nimport dsfix\nfrom . import m\n", m=FLAW
@@ -408,12 +408,12 @@ def test_nothing_is_imported_by_dsfix(simple):
     assert told.value == []
 
 
-def test_nothing_is_watched_where_dsfix_is_disabled(simple):
+def test_nothing_is_watched_if_dsfix_is_disabled(simple):
     told = simple.run("import sys; a = list(sys.meta_path); import dsfix; tell(a == sys.meta_path)", DSFIX_DISABLE="1")
     assert told.value is True
 
 
-def test_another_package_than_deepspeed_can_be_the_target(world):
+def test_a_package_other_than_deepspeed_can_be_the_target(world):
     world.package(name="torch", version="2.3.0+cu121", m=FLAW)
     world.package()
     world.patch(
@@ -443,7 +443,7 @@ def test_bytecode_without_columns(simple, options):
         'Replace("deepspeed.m:f", lambda old: lambda x: old(x) + 1)',
     ],
 )
-def test_dsfix_imported_anew_makes_each_change_once(simple, change):
+def test_dsfix_imported_again_makes_each_change_once(simple, change):
     simple.patch("cure", f"PATCH = declare({change})")
     told = simple.run("""
         import dsfix, deepspeed.m, sys

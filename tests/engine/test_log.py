@@ -44,7 +44,7 @@ def test_on_rank_0_only(warnings, monkeypatch):
     assert warnings == []
 
 
-def test_where_the_application_has_disabled_other_loggers(warnings):
+def test_if_the_application_has_disabled_other_loggers(warnings):
     log.logger.disabled = True  # as logging.config does
     log.warn_repeatedly("skipped", "a step was skipped")
     assert warnings == ["a step was skipped"]

@@ -21,8 +21,8 @@ OUTCOMES = {
     ),
     "drifted": ('Edit("deepspeed.m:f", replace="x + 3", code="x + 4")', "", "", "`x + 3` occurs 0 times in f, not 1"),
     "conflict": (CURE, "", "import deepspeed.m; deepspeed.m.f = json.dumps", "has been replaced by json.dumps"),
-    "disabled": (CURE, "default=False", "", "off by default: DSFIX_ONLY=cure turns it on"),
-    "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "another kind of function"),
+    "disabled": (CURE, "default=False", "", "off by default; DSFIX_ONLY=cure enables it"),
+    "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "a different kind of function"),
 }
 TROUBLE = {"drifted", "conflict", "failed"}
 
@@ -39,7 +39,7 @@ def one(world):
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_each_outcome_has_its_reason_and_troubles_one_warning(one, outcome):
+def test_each_outcome_has_a_reason_and_trouble_causes_one_warning(one, outcome):
     world, script, reason = one(outcome)
     told = world.run(script.replace("deepspeed.m.f(1)", "0"))
     assert told.value[1] == outcome
@@ -54,7 +54,7 @@ def test_each_outcome_has_its_reason_and_troubles_one_warning(one, outcome):
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_strict_makes_an_error_of_every_trouble(one, outcome):
+def test_strict_turns_every_trouble_into_an_error(one, outcome):
     world, script, reason = one(outcome)
     trouble = outcome in TROUBLE
     told = world.run(script.replace("deepspeed.m.f(1)", "0"), code=1 if trouble else 0, DSFIX_STRICT="1")
@@ -66,7 +66,7 @@ def test_strict_makes_an_error_of_every_trouble(one, outcome):
     assert told.warnings == []
 
 
-def test_a_job_goes_on_with_deepspeed_as_it_was(one):
+def test_a_job_continues_with_unpatched_deepspeed(one):
     world, script, _ = one("failed")
     assert world.run(script).value[0] == 2
 
@@ -140,7 +140,7 @@ def test_log_level(simple, level, lines):
         ({"DSFIX_DISABLE": ""}, 3, "Edit of"),
     ],
 )
-def test_what_the_user_can_switch(simple, environment, value, words):
+def test_settings_that_disable_patches(simple, environment, value, words):
     simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 10"), default=False)')
     told = simple.run(USE, **environment)
     assert told.value[0] == value + 10 * ("more" in environment.get("DSFIX_ONLY", ""))  # off unless it is named
@@ -156,9 +156,9 @@ def test_what_the_user_can_switch(simple, environment, value, words):
         ({"DSFIX_SEVERTIY": "1"}, "dsfix has no variable DSFIX_SEVERTIY (did you mean DSFIX_SEVERITY?): ignored"),
         ({f"DSFIX_{each}": "1" for each in range(9)}, ") and 6 more: ignored"),
         ({"DSFIX_SEVERITY": "crash imports"}, "DSFIX_SEVERITY: 'imports' is not one of wrong-result, crash"),
-        ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' is neither yes (1) nor no (0): ignored"),
-        ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' is neither yes (1) nor no (0): ignored"),
-        ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' is neither yes (1) nor no (0): ignored"),
+        ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' must be 1 or 0: ignored"),
+        ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' must be 1 or 0: ignored"),
+        ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' must be 1 or 0: ignored"),
         ({"DSFIX_LOG_LEVEL": "loud"}, "DSFIX_LOG_LEVEL='loud' is not one of DEBUG, INFO"),
     ],
 )
@@ -207,7 +207,7 @@ def test_under_strict_a_bad_value_stops_the_import_and_the_second_one_too(simple
         ("PATCH = declare(Edit('deepspeed.m:f', code='y'))", "give exactly one of after, before, replace"),
     ],
 )
-def test_one_broken_patch_does_not_cost_the_others(simple, text, words):
+def test_one_broken_patch_does_not_affect_the_others(simple, text, words):
     simple.patch("broken", text)
     told = simple.run(USE)
     assert told.value[:2] == [3, "applied"]
@@ -245,7 +245,7 @@ def test_revert(simple):
 def test_a_replacement_by_another_package_shows_in_the_report(simple):
     told = simple.run("import dsfix, deepspeed.m, json; deepspeed.m.f = json.dumps; tell([outcomes(), reasons()])")
     assert told.value[0] == {"cure": "conflict"}
-    assert "another package has replaced its target since" in told.value[1]["cure"]
+    assert "another package has since replaced its target" in told.value[1]["cure"]
 
 
 def _reports(world):
@@ -298,7 +298,7 @@ def test_a_forked_child_writes_its_own_report(simple):
     assert reports == dict(zip(told.value, ["pending", "applied"]))
 
 
-def test_a_warning_outlives_the_configuration_of_logging(simple):
+def test_a_warning_survives_the_configuration_of_logging(simple):
     simple.module("deepspeed.m", "def f(x):\n    return x\n")
     told = simple.run("""
         import dsfix, logging.config
@@ -311,7 +311,7 @@ def test_a_warning_outlives_the_configuration_of_logging(simple):
     assert len(told.log) == 2
 
 
-def test_standard_error_may_be_another_by_the_time_of_a_message(simple):
+def test_standard_error_may_be_replaced_before_a_message(simple):
     told = simple.run("""
         import contextlib, io
         early = io.StringIO()
@@ -330,7 +330,7 @@ def test_closed_standard_error_stops_nothing(simple):
     assert told.value == 3
 
 
-def test_strict_is_strict_when_the_import_is_tried_again(simple):
+def test_strict_raises_again_on_a_second_import(simple):
     simple.module("deepspeed.m", "def f(x):\n    return x\n")
     told = simple.run(
         """

@@ -23,7 +23,7 @@ FIXED = [3, {"cure": "applied"}, True]
 
 @pytest.fixture
 def tool(world):
-    """deepspeed.utils.zero_to_fp32, a tool that adds one instead of two; dsfix is loaded as below `dsfix run`."""
+    """deepspeed.utils.zero_to_fp32, a tool that adds one instead of two; dsfix is loaded as under `dsfix run`."""
     world.package(utils__zero_to_fp32=TOOL)
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.utils.zero_to_fp32:f", replace="x + 1", code="x + 2"))')
     world.module("sitecustomize", "import dsfix")
@@ -44,7 +44,7 @@ def test_as_a_module(tool):
 
 
 def test_as_a_module_that_deepspeed_imports_itself(tool):
-    """runpy asks no finder for it, and warns."""
+    """runpy uses no finder for it, and warns."""
     tool.module("deepspeed.__init__", "import deepspeed.utils.zero_to_fp32\n")
     tool.module("deepspeed.utils.zero_to_fp32", TOOL.replace("import deepspeed\n", ""))
     told = tool.python("-m", "deepspeed.utils.zero_to_fp32")
@@ -72,7 +72,7 @@ def test_a_copy_from_another_release_is_left_alone_and_named(tool):
     assert "`python -m deepspeed.utils.zero_to_fp32`" in line
 
 
-def test_a_script_of_the_same_name_that_is_no_copy(tool):
+def test_a_script_of_the_same_name_that_is_not_a_copy(tool):
     tool.module("deepspeed.launch", TOOL)
     tool.patch("cure", 'PATCH = declare(Edit("deepspeed.launch:f", replace="x + 1", code="x + 2"))')
     told = tool.python(copy(tool, TOOL.replace("import json, sys", "import sys, json"), "launch.py"))
@@ -97,7 +97,7 @@ def test_workers(tool, as_module):
     assert told.out.splitlines()[1:] == ['["fork", 3]', '["spawn", 3]', '["forkserver", 3]'], told.err
 
 
-def test_imported_too(tool):
+def test_imported_as_well(tool):
     text = TOOL + "    import deepspeed.utils.zero_to_fp32 as m\n    print(json.dumps([f(1), m.f(1)]))\n"
     tool.module("deepspeed.utils.zero_to_fp32", text)
     assert tool.python("-m", "deepspeed.utils.zero_to_fp32").value == [3, 3]

@@ -27,7 +27,7 @@ def test_however_the_job_ends(simple, end, status):
     assert list(reports(simple).values()) == ["applied"]
 
 
-def test_a_child_that_was_forked_when_all_was_applied(simple):
+def test_a_child_forked_after_all_patches_were_applied(simple):
     told = simple.run(
         """
         import dsfix, deepspeed.m, os
@@ -46,7 +46,7 @@ def test_a_child_that_was_forked_when_all_was_applied(simple):
     assert told.warnings == []
 
 
-def test_a_fork_beside_a_thread_that_holds_a_lock(simple):
+def test_a_fork_while_another_thread_holds_a_lock(simple):
     told = simple.run(
         """
         import dsfix, deepspeed.m, os, signal, threading
@@ -75,7 +75,7 @@ def test_a_fork_beside_a_thread_that_holds_a_lock(simple):
 
 
 @pytest.mark.parametrize("first", ["import dsfix, deepspeed.m", "import deepspeed.m, dsfix"])
-def test_a_job_that_strictness_stops(simple, first):
+def test_a_job_stopped_by_strict(simple, first):
     simple.module("deepspeed.m", "def f(x):\n    return x\n")
     simple.run(first, code=1, DSFIX_STRICT="1", DSFIX_REPORT="reports")
     assert list(reports(simple).values()) == ["drifted"]

@@ -24,12 +24,12 @@ def test_met_before_and_after_the_import_of_deepspeed(simple, imports):
     assert required(simple, imports, "Cure", "other") == "met"
 
 
-def test_met_where_deepspeed_is_not_installed(world):
+def test_met_if_deepspeed_is_not_installed(world):
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x", code="x"))')
     assert required(world, "import dsfix", "cure") == "met"
 
 
-def test_met_where_dsfix_is_reloaded(simple):
+def test_met_if_dsfix_is_reloaded(simple):
     assert required(simple, "import dsfix, deepspeed, importlib; importlib.reload(dsfix)") == "met"
 
 

@@ -80,7 +80,7 @@ def lines_of(bench, text, qualname, encoding="utf-8"):
         ("with a: pass\ndef f():\n    return {\n  1: 2\n}\ndef g(): pass\n", "f", [2]),
     ],
 )
-def test_where_a_function_stands(bench, text, qualname, lines):
+def test_functions_are_located(bench, text, qualname, lines):
     try:
         compile(text.encode(), "<text>", "exec")
     except SyntaxError:
@@ -131,7 +131,7 @@ def test_without_any_source_one_warning_is_enough(simple):
     file = simple.site / "deepspeed" / "m.py"
     py_compile.compile(str(file), cfile=str(file.with_suffix(".pyc")))
     file.unlink()
-    shutil.rmtree(simple.site / "deepspeed-0.dist-info")  # as in a frozen program: nor is the release known
+    shutil.rmtree(simple.site / "deepspeed-0.dist-info")  # as in a frozen program: the release is unknown, too
     told = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
     assert told.value == [2, {"cure": "drifted", "other": "drifted"}]
     (warning,) = told.warnings
@@ -151,7 +151,7 @@ def test_a_file_that_is_not_python_is_drift(bench, text):
     assert caught.value.outcome is Outcome.DRIFTED
 
 
-def test_the_judge_imports_nothing_and_says_what_the_engine_does(world):
+def test_the_verdict_imports_nothing_and_matches_the_engine(world):
     world.package(init="raise SystemExit", m="raise SystemExit\ndef f(x):\n    return x + 1\n", a__b="def f(): x = 1\n")
     told = world.run("""
         from dsfix.engine import verdict as judge

@@ -86,7 +86,7 @@ def test_two_tracebacks_of_one_rank_are_not_mixed(recognised):
 
 
 def test_distant_lines_are_not_one_problem(recognised):
-    """A rank that waits long after another one skipped a step, which fp16 does occasionally."""
+    """A rank that waits long after another rank skipped a step, which fp16 does occasionally."""
     overflow = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
     watchdog = "[rank1]: [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(Timeout(ms)=600000)\n"
     near, far, note = "fp16_zero1_overflow_deadlock", "collective_timeout", "loss_scale_searched"
@@ -264,7 +264,7 @@ def test_the_first_error_of_an_unknown_chain_is_reported(read):
 
 
 def test_possible_causes_give_way_to_specific_ones(read):
-    """Only in one traceback: elsewhere in the log they are shown behind the cause."""
+    """Only in one traceback: elsewhere in the log they are shown after the cause."""
     mixed = "RuntimeError: mat1 and mat2 must have the same dtype\n"
     frame = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\n'
     findings, _ = read(f"{frame}{mixed}{FILL * 600}{CLIP}")
@@ -282,7 +282,7 @@ def test_possible_causes_give_way_to_specific_ones(read):
     assert [each.found.problem.id for each in read(frame + general)[0]] == ["deepspeed_of_another_release"]
 
 
-def test_an_interrupted_job_is_no_error(read):
+def test_an_interrupted_job_is_not_an_error(read):
     stopped = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyboardInterrupt\n'
     assert read(stopped)[0] == []
 

@@ -1,4 +1,4 @@
-"""Every signature is valid, is recognised in its `matches`, and not in what is `near`."""
+"""Every signature is valid, and is recognised in its `matches` but not in `near`."""
 
 import re
 from collections import Counter
@@ -59,6 +59,6 @@ def test_it_is_valid(found):
 
 
 @pytest.mark.parametrize("found", LOADED, ids=lambda found: found.id)
-def test_it_is_recognised_in_what_it_matches_and_not_in_what_is_near(found, recognised):
+def test_it_is_recognised_in_matches_and_not_in_near_misses(found, recognised):
     assert [text for text in found.matches if found.id not in recognised(text)] == []
     assert [text for text in found.near if found.id in recognised(text)] == []

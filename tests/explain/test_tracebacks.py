@@ -15,7 +15,7 @@ TRACEBACKS = {
     for name, text in re.findall(r"^=== (.+)\n((?:(?!=== ).*\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
 SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
-# recorded under another name than that of the patch
+# recorded under a name other than the patch's
 PATCH_OF = {
     "several_backwards": "zero12_several_backwards_drop",
     "empty_parameter": "zero12_empty_parameter",
@@ -48,7 +48,7 @@ NOT_RECORDED = {
 }
 
 
-def test_a_record_says_what_it_has():
+def test_a_record_names_its_content():
     assert [path.name for path in RECORDS if not path.read_text(encoding="utf-8").startswith("=== ")] == []
 
 
@@ -74,7 +74,7 @@ def test_a_traceback_is_recognised_by_its_signature(recognised, name):
 
 
 @pytest.mark.parametrize("name", TRACEBACKS)
-def test_the_same_frames_with_another_error_are_not_recognised(read, name):
+def test_the_same_frames_with_a_different_error_are_not_recognised(read, name):
     whole = {each.found.problem.id for each in read(TRACEBACKS[name])[0] if each.found.problem}
     lines = TRACEBACKS[name].splitlines()
     frames = [line for line in lines if re.match(r"(\[rank0\]: )?(Traceback|  )", line)]

@@ -1,4 +1,4 @@
-"""What the tests of frameworks share: scripts run as their users run them, on the machine of the demonstration."""
+"""Shared by the tests of frameworks: scripts run as their users run them, on the machine of the demonstration."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.processes import ended, without_dsfix
 
 ROOT = Path(__file__).parents[2]
 SERVER = Path(__file__).parent / "programs" / "server.py"
-MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the frameworks use DeepSpeed on such only
+MACHINE = ROOT / "demo" / "machine"  # a GPU, or the emulated device: the frameworks use DeepSpeed only there
 
 
 def environment(**variables):
@@ -44,7 +44,7 @@ def _server():
 
 @pytest.fixture
 def ranks(_server, tmp_path_factory):
-    """Runs a command on two ranks; keywords are more environment variables. Returns whether they ended well, and what
+    """Runs a command on two ranks; keywords are more environment variables. Returns whether they succeeded, and what
     rank 0 printed; after a failure also which rank failed, and what it printed."""
 
     def call(command, **variables):

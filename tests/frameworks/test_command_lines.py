@@ -1,4 +1,4 @@
-"""LLaMA-Factory and ms-swift by their own commands: wrong as they are, with `python -m dsfix run` in front as without
+"""LLaMA-Factory and ms-swift with their own commands: wrong as they are, and with `python -m dsfix run` as without
 DeepSpeed.
 
 Each is installed in an environment of its own: `python -m tox run -e frameworks-llamafactory,frameworks-ms-swift`.
@@ -31,7 +31,7 @@ SECONDS = 1200  # of one job; on an idle machine it takes half a minute
 
 @dataclass(frozen=True)
 class Case:
-    """A command and its file, the patch that it needs, and what becomes of it without: the patch's symptom, or by how
+    """A command and its file, the patch that it needs, and the outcome without it: the patch's symptom, or by how
     much the norm of the first step's gradient is wrong (the seeds are fixed)."""
 
     needs: str

@@ -1,5 +1,5 @@
-"""The examples with frameworks on two ranks: with dsfix they train as without DeepSpeed, and it says what the page
-says; without dsfix a job computes something else just where dsfix says that a patch took effect."""
+"""The examples with frameworks on two ranks: with dsfix they train as without DeepSpeed, and log what the page
+shows; without dsfix a job gives different results exactly if dsfix logs that a patch took effect."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def numbers(printed):
 
 
 @pytest.mark.parametrize("command", LOGGED)
-def test_what_dsfix_says_of_a_job_is_so_and_is_on_the_page(command, ranks, whole):
+def test_what_dsfix_reports_about_a_job_is_true_and_on_the_page(command, ranks, whole):
     if find_spec("deepspeed") is None or version("deepspeed") not in LOGGED[command]:
         pytest.skip("DeepSpeed is not installed, or the page says nothing of this release")
     if "two_optimizers" not in command and find_spec("trl") is None:

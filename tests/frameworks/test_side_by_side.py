@@ -27,7 +27,7 @@ def test_training_is_right_and_the_report_true(order, run, tmp_path):
     seen = json.loads(out.read_text(encoding="utf-8"))
     for case in ("checkpoint wrapper", "modules to save", "generation"):
         assert seen[case]["losses"] == pytest.approx(seen[case]["expected"], rel=1e-6)
-        assert len(set(seen[case]["hooks"])) == 1  # a wrapper that hands on attributes had two more with each step
+        assert len(set(seen[case]["hooks"])) == 1  # a wrapper that forwards attributes gained two more with each step
         assert seen[case]["gathered"] == [0, 0, 0]
         assert seen[case]["hook is last"]
     assert seen["saved"] == seen["trained"]

@@ -1,4 +1,4 @@
-"""What the check at deepspeed.initialize finds out about the job."""
+"""What the check at deepspeed.initialize learns about the job."""
 
 from types import SimpleNamespace
 

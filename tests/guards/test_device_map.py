@@ -140,7 +140,7 @@ def test_devices_in_a_map_are_normalized(given, here, expected):
 def test_a_model_without_a_map_has_no_dispatch():
     assert dispatch.find(Model(), "cuda:0") is None
     assert dispatch.find(None, "cuda:0") is None
-    assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # another kind of hook
+    assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # a different kind of hook
 
 
 def test_a_few_outermost_modules_are_named_per_device():
@@ -148,7 +148,7 @@ def test_a_few_outermost_modules_are_named_per_device():
     assert found.describe().splitlines() == ["  cuda:0: b0, b1, b2 and 1 more", "  cuda:1: b4", "  cuda:10: b5"]
 
 
-def test_a_child_on_another_device_than_its_parent_is_named():
+def test_a_child_on_a_different_device_from_its_parent_is_named():
     model = Model({"a": Module(Hook(0)), "a.b": Module(Hook(1)), "a.b.c": Module(Hook(0))})
     described = dispatch.find(model, "cuda:0").describe()
     assert described.splitlines() == ["  cuda:0: a, a.b.c", "  cuda:1: a.b"]
@@ -204,7 +204,7 @@ def test_near_misses_pass_silently(job, model):
         "Model({'base_model.model': on(2), 'base_model.model.b0': Module(Hook(1))})",
     ],
 )
-def test_hooks_on_another_device_stop_the_job(job, model):
+def test_hooks_on_a_different_device_stop_the_job(job, model):
     told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
     assert "other devices than cuda:2" in told.value[0]
     assert told.value[1] == 0
@@ -227,7 +227,7 @@ def test_parameters_on_meta_without_a_map_pass(job):
     assert told.value == ["", 1]
 
 
-def test_a_map_of_one_other_device_is_one_warning(job):
+def test_a_map_of_a_single_wrong_device_is_one_warning(job):
     told = job("tell([start(Model(device_map={'': 0})), len(deepspeed.made)])", LOCAL_RANK="2")
     assert told.value == ["", 1]
     (warning,) = told.warnings

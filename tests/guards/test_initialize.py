@@ -150,7 +150,7 @@ def test_initialize_of_another_package_is_one_warning(world):
     told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize('m'))")
     assert told.value == ["m"]
     [warning] = told.warnings
-    assert "deepspeed:initialize is not looked at: deepspeed:initialize has been replaced by another" in warning
+    assert "deepspeed:initialize is not guarded: deepspeed:initialize has been replaced by another" in warning
 
 
 def test_a_deepspeed_without_initialize_is_accepted(world):

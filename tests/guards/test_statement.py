@@ -34,7 +34,7 @@ def test_a_fix_that_a_rank_lacks_is_a_difference(lacks):
         *(("disabled", other) for other in ("not-affected", "already-fixed", "drifted", "failed")),
     ],
 )
-def test_what_may_differ(one, other):
+def test_allowed_differences(one, other):
     assert two(one, other) == two(other, one) == {}
 
 
@@ -42,7 +42,7 @@ def test_a_pending_fix_and_one_that_never_comes():
     assert two("pending", "disabled") == {(2,): ["a: disabled, elsewhere pending"]}
 
 
-def test_a_patch_missing_from_another_catalogue():
+def test_a_patch_missing_from_one_catalogue():
     assert differences([([0, 1], statement(a="applied")), ([2], statement())]) == {
         (2,): ["a: not in the catalogue, elsewhere applied"]
     }

@@ -23,7 +23,7 @@ def python():
 @pytest.fixture(scope="session")
 def answer(python):
     """Runs Python source in a fresh process and parses the JSON in its last line."""
-    # while Python is finalized, a backward thread of torch that wants the GIL aborts the process, once in some hundreds
+    # during finalization, a backward thread of torch that wants the GIL aborts the process, once in a few hundred runs
     end = "\nimport atexit, os, sys\natexit._run_exitfuncs()\nsys.stdout.flush()\nos._exit(0)\n"
 
     def run(source, *arguments, **variables):

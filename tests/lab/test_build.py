@@ -59,7 +59,7 @@ def test_version_file_is_read_without_import(tmp_path, monkeypatch):
     assert torch_build() == TorchBuild("2.4.0+cu121", tmp_path / "torch", "12.1")
 
 
-def test_machine_is_another(monkeypatch):
+def test_unsupported_machine(monkeypatch):
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(LabUnavailable, match=r"^the emulated CUDA device requires Linux x86-64, this is Darwin arm64$"):

@@ -153,7 +153,7 @@ def test_message_of_an_operator_without_mixed_devices(seen, call, start):
     assert seen["refused"][call].startswith(start)
 
 
-def test_what_a_gpu_allows_is_allowed(seen):
+def test_operations_that_a_gpu_allows_are_allowed(seen):
     assert seen["allowed"] == dict.fromkeys(seen["allowed"])
 
 
@@ -178,7 +178,7 @@ def test_streams_generators_files_and_types(seen):
     }
 
 
-def test_a_torch_that_does_not_answer_is_named(emulated, answer):
+def test_an_incompatible_torch_is_named(emulated, answer):
     source = """
 import json
 from dsfix.lab import use_cuda
@@ -189,7 +189,7 @@ before = selftest.fault()
 torch.nn.functional.layer_norm = lambda tensor, shape: tensor.cpu()
 print(json.dumps([before, selftest.fault()]))
 """
-    assert answer(source) == ["", "layer_norm computes something else than on the CPU"]
+    assert answer(source) == ["", "layer_norm gives a different result than on the CPU"]
 
 
 def test_torch_imported_first_is_an_error(emulated, answer):

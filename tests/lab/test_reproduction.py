@@ -1,4 +1,4 @@
-"""Running reproductions on ranks, with another catalogue; tests/cli/test_verify.py has how they end on one."""
+"""Running reproductions on ranks, with a stand-in catalogue; for one rank see tests/cli/test_verify.py."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What holds under a schedule beside the programs of test_schedules.py, and how schedules are named."""
+"""Behaviour under a schedule, in addition to the programs of test_schedules.py, and the names of schedules."""
 
 import os
 from pathlib import Path
@@ -21,13 +21,13 @@ def command(emulated):
 
 
 @pytest.mark.parametrize("schedule", ["late", "ahead", "random:3"])
-def test_ranks_that_need_collectives_in_another_order_do_not_wait_for_each_other(schedule, command):
+def test_ranks_that_need_collectives_in_a_different_order_do_not_wait_for_each_other(schedule, command):
     environment = {**os.environ, **to_fork(**{SCHEDULE: schedule, RACES: "", "DSFIX_SEVERITY": "import"})}
     ranks = launch(command(PROGRAM), ranks=2, timeout=200, env=environment)
     assert [(rank.returncode, rank.stdout.splitlines()[-1:]) for rank in ranks] == [(0, ["48.0"])] * 2, ranks[0].stderr
 
 
-def test_a_result_is_what_this_call_asks_for_whatever_an_earlier_one_did(answer):
+def test_a_result_does_not_depend_on_an_earlier_call(answer):
     """The gradients of inputs alone, then those of weights alone; a sum in float32, then one in float64."""
     source = """
 from dsfix.lab.cuda import load
@@ -44,7 +44,7 @@ print(json.dumps([x.grad.sum().item(), layer.bias.grad.tolist(), str(wide.dtype)
 
 
 def test_batch_norm_in_evaluation_saves_the_same_each_time(answer):
-    """Else a checkpoint that recomputes it fails."""
+    """Otherwise a checkpoint that recomputes it fails."""
     source = """
 from dsfix.lab.cuda import load
 load()
@@ -72,7 +72,7 @@ def test_other_names_are_refused(text):
         parse(text)
 
 
-def test_the_environment_asks_for_a_schedule():
+def test_the_environment_sets_a_schedule():
     assert of_environment({}) is None
     assert of_environment({SCHEDULE: "late"}) == Schedule("late")
     assert of_environment({RACES: "1"}) == Schedule("early", races=True)

@@ -1,4 +1,4 @@
-"""Streams of the emulated device under a schedule, and its race detector: programs with one missing wait, and right."""
+"""Streams of the emulated device under a schedule, and its race detector: programs with and without a missing wait."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_work_that_runs_ahead_of_the_default_stream_shows(seen, program):
 
 
 @pytest.mark.parametrize("program", PAIRS)
-def test_a_missing_wait_is_not_seen_where_all_is_done_at_once(seen, program):
+def test_a_missing_wait_does_not_show_if_work_is_synchronous(seen, program):
     assert seen("early")[f"{program} wrong"]["ok"]
 
 

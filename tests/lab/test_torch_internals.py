@@ -1,4 +1,4 @@
-"""Torch's thread-local storage, saved tensors and compiled code in patches: each torch treats them in its own way."""
+"""Torch's thread-local storage, saved tensors and compiled code in patches, which each torch treats differently."""
 
 import subprocess
 import sys

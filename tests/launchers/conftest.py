@@ -1,4 +1,4 @@
-"""The scripts under examples/, unchanged and below `python -m dsfix run`."""
+"""The scripts under examples/, unchanged and under `python -m dsfix run`."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ class Ended:
         return self.output.count(f", {verdict}: ")
 
     def trained_wrong(self):
-        """Whether at least one rank reports it: a launcher ends the others with the first that fails."""
+        """Whether at least one rank reports it: a launcher ends the others when the first fails."""
         return self.ranks("WRONG") > 0 and self.ranks("right") == 0
 
 

@@ -1,4 +1,4 @@
-"""Launchers on one machine: the job crashes or trains incorrectly, and is correct below `python -m dsfix run`."""
+"""Launchers on one machine: the job crashes or trains incorrectly, and is correct under `python -m dsfix run`."""
 
 import os
 import re

@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 
 def variables(release):
-    """Those with which this release, in its own directory, is imported."""
+    """The variables with which this release is imported from its own directory."""
     directory = Path(os.environ[f"DEEPSPEED_{release.replace('.', '_')}"])
     paths = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
     return {"PYTHONPATH": paths, "LAUNCHER": str(directory / "bin" / "deepspeed"), "LOCAL_SIZE": "2"}
@@ -28,7 +28,7 @@ def symptom(patch_id, ended):
 
 
 def reports(directory):
-    """The reports of all processes below a command: (program, id of each patch that was applied)."""
+    """The reports of all processes of a command: (program, id of each patch that was applied)."""
     for file in directory.iterdir():
         content = json.loads(file.read_text())
         yield content["argv"][0], {each["id"] for each in content["patches"] if each["outcome"] == "applied"}
@@ -115,7 +115,7 @@ def checkpoint(saved, tmp_path):
 
 
 def weight(file):
-    """The only weight in a file that torch.load reads, whatever is around it."""
+    """The only weight in a file that torch.load reads."""
     content = torch.load(file, weights_only=False)
     if isinstance(content, dict):
         content = content["param" if "param" in content else "weight"]
@@ -166,7 +166,7 @@ def test_zero_to_fp32_without_integer_buffers(start, checkpoint):
 
 @pytest.mark.parametrize("with_dsfix", [False, True])
 def test_integer_buffers_put_back_by_the_script(start, checkpoint, with_dsfix, whole):
-    """What people do today about zero_to_fp32_integer_buffers_in_0_19_7 stays right with it."""
+    """Today's workaround for zero_to_fp32_integer_buffers_in_0_19_7 remains correct with it."""
     if not (with_dsfix or whole):
         pytest.skip("only with --whole")
     (held,) = (checkpoint / "saved").glob("mp_rank_*_model_states.pt")

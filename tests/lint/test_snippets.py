@@ -1,4 +1,4 @@
-"""Linters leave `import dsfix` where it stands in the documentation's snippets, the examples and the demonstration."""
+"""Linters do not move `import dsfix` in the documentation's snippets, the examples and the demonstration."""
 
 import re
 import subprocess
@@ -41,7 +41,7 @@ def fixed(text, tool, directory):
 
 
 def is_first(text):
-    """Whether the first import, apart from those of the future, is that of dsfix."""
+    """Whether the first import, apart from __future__, is that of dsfix."""
     imports = re.findall(r"^(?:import|from) (?!__future__)(\S+)", text, re.MULTILINE)
     return imports[:1] == ["dsfix"]
 
@@ -55,7 +55,7 @@ def test_the_import_stays_first(text, tool, tmp_path):
 
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
-def test_without_the_comment_it_does_not(tool, tmp_path):
+def test_without_the_comment_it_moves(tool, tmp_path):
     bare = "import dsfix\n\nimport deepspeed\nimport torch\n\nprint(deepspeed, torch)\n"
     assert not is_first(fixed(bare, tool, tmp_path))
 

@@ -106,7 +106,7 @@ class TestSpace:
         monkeypatch.setattr(scenario, "load", lambda: more)
         assert before < {job.id for job in space.jobs()}
 
-    def test_another_release_has_the_first_pinned_job_of_each_scenario_and_one_more(self):
+    def test_other_releases_have_the_first_pinned_job_of_each_scenario_and_one_more(self):
         every = {job.id for job in space.jobs_of(space.WHOLE)}
         bound = {job.id for job in space.jobs() if space.bound(job.scenario)}
         parts = [{job.id for job in space.jobs_of(each)} - bound for each in ("0.14.2", "0.19.8")]
@@ -141,7 +141,7 @@ class TestSpace:
                 assert any(map(catalogue()[patch_id].patch.claims, run_on)), name
 
     @pytest.mark.parametrize("patch_id", catalogue())
-    def test_a_workaround_that_is_told_has_a_script(self, patch_id):
+    def test_every_documented_workaround_has_a_script(self, patch_id):
         none = story(catalogue()[patch_id])["Workaround"].startswith("None")
         assert none is not bool(docs.worked_around(patch_id))
 
@@ -238,14 +238,14 @@ class TestFingerprint:
             ("other.train(job", "other.train(not job"),
         ],
     )
-    def test_a_change_of_what_it_uses_does(self, of, old, new):
+    def test_a_change_of_what_it_uses_changes_it(self, of, old, new):
         before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
         assert of("scripts", "script", scripts=SCRIPT.replace(old, new), other=OTHER.replace(old, new)) != before
 
     @pytest.mark.parametrize(
         ("old", "new"), [("return WIDTH", "return 2"), ('"title"', '"other"'), ("import torch", "import numpy, torch")]
     )
-    def test_a_change_of_a_neighbour_or_of_text_does_not(self, of, old, new):
+    def test_a_change_of_a_neighbour_or_of_text_changes_nothing(self, of, old, new):
         before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
         assert of("scripts", "script", scripts=SCRIPT.replace(old, new), other=OTHER.replace(old, new)) == before
 
@@ -301,7 +301,7 @@ class TestVerdict:
         assert judged(moved(RIGHT * 1.06), moved(RIGHT * 1.09), precision="bf16").state is State.WORSE
         assert judged(moved(RIGHT * 1.003), moved(RIGHT * 1.006), precision="bf16").state is State.RIGHT
 
-    def test_another_exception_is_worse_without_a_reference(self):
+    def test_a_different_exception_is_worse_without_a_reference(self):
         one, other = (seen(rank(ended=f"ValueError: {n}")) for n in range(2))
         assert comparison.judge("fp32", one, other, None).state is State.WORSE
 
@@ -314,7 +314,7 @@ class TestVerdict:
         assert comparison.judge("fp32", found(RIGHT), found(RIGHT * (1 + 1e-4)), None).state is State.WORSE
         assert comparison.judge("fp32", found(RIGHT), seen(rank()), None).state is State.WORSE
 
-    def test_a_reference_that_ended_early_is_no_reference(self):
+    def test_a_reference_that_ended_early_is_not_used(self):
         found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
         assert (found.state, found.why) == (State.OTHER, "plain PyTorch did not get to the end: ValueError: no")
 
@@ -411,10 +411,10 @@ def marked(tmp_path, monkeypatch):
 
 class TestMarks:
     def test_code_that_the_changes_do_not_use_is_not_counted(self, marked):
-        # an expression; an if, an import and a call; an if and two returns of the helper; a return of what is shared
+        # an expression; an if, an import and a call; an if and two returns of the helper; a return of the shared code
         assert hits.statements == {"some": 1 + 3 + 3 + 1}
 
-    def test_an_expression_stays_one(self, marked):
+    def test_an_expression_stays_an_expression(self, marked):
         assert eval(marked.PATCH.changes[0].code, {"a": 5, "b": 3}) == 2
         assert len(hits.run["some"]) == 1
 
@@ -473,7 +473,7 @@ def in_all(job, with_dsfix=None, before=None, **known):
 
 
 def alone(job, *others, ran=None, with_dsfix=None, before=None, **known):
-    """The record after one patch was judged in a job; whether it runs its lines."""
+    """The record after one patch was judged in a job; and whether it runs the patch's lines."""
     jobs = {each: Run("", SAME, dict(ran or {EMPTY: "1"})) for each in (job.id, *others)}
     record = Record("1.0", jobs=jobs, **known)
     results = {"without": before or moved(RIGHT), ALL: with_dsfix or moved(RIGHT, **APPLIES), PLAIN: moved(RIGHT)}
@@ -491,7 +491,7 @@ class TestRunning:
         assert loaded.current(job).found == SAME
         assert records.share(loaded, EMPTY) == (2, 3)
 
-    def test_statements_under_other_numbers_are_not_mixed_with_the_recorded_ones(self, job):
+    def test_renumbered_statements_are_not_mixed_with_the_recorded_ones(self, job):
         other = Run("", SAME, {EMPTY: "40"})
         record = in_all(job, jobs={"other": other}, statements={EMPTY: 7})
         assert record.statements == {EMPTY: 3}
@@ -510,7 +510,7 @@ class TestRunning:
 
     @pytest.mark.parametrize(("said", "state"), [(EMPTY, "same"), ("moe_group_order", "other")])
     def test_a_wrong_result_that_was_changed_is_seen(self, job, said, state):
-        """EMPTY is a crash, which needs not show in the results."""
+        """EMPTY is a crash, which need not show in the results."""
         found = in_all(job, moved(RIGHT, **APPLIES, effects=[said])).jobs[job.id].found
         assert (found.state, said in found.why) == (state, state == "other")
 
@@ -652,7 +652,7 @@ class TestPage:
         assert list(docs.faults([record])) == []
         assert "Because." in docs.render([record])
 
-    def test_an_explanation_of_nothing_is_named(self, job, monkeypatch):
+    def test_an_unused_explanation_is_named(self, job, monkeypatch):
         one = Explanation("why", "Because.", ["usual"], levels={"stage": ["3"]})
         monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
         assert list(docs.faults([a_record(job, SAME)])) == ["explanation why explains nothing"]
@@ -669,7 +669,7 @@ class TestPage:
 
     def test_a_patch_of_other_releases_is_judged_by_the_test_that_is_named(self, job):
         page, root = docs.render([a_record(job, SAME)]), Path(__file__).parents[2]
-        unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
+        unjudged = page.partition("have not been judged alone yet: ")[2].partition(".\n")[0]
         for patch_id, test in docs.TESTED.items():
             assert patch_id in (root / test).read_text(encoding="utf-8")
             assert f"{patch_id} (`{test}`)" in page
@@ -677,7 +677,7 @@ class TestPage:
 
     def test_a_patch_that_no_job_can_run_is_named_with_the_reason(self, job):
         page = docs.render([a_record(job, SAME)])
-        unjudged = page.partition("nobody has judged them alone yet: ")[2].partition(".\n")[0]
+        unjudged = page.partition("have not been judged alone yet: ")[2].partition(".\n")[0]
         known = table.load()
         for patch_id, why in docs.IMPOSSIBLE.items():
             assert f"{patch_id} ({why})" in page

@@ -275,7 +275,7 @@ def test_a_cell_that_is_missing_or_wrong_is_named(check, record, write_patch, ce
     record(entry, {key: each and seen(entry, *key, **each) for key, each in cells.items()})
     status, said = check()
     assert (status, said[0]) == (1, fault)
-    assert docs.run(argparse.Namespace(check=False)) == 0  # which names it, too
+    assert docs.run(argparse.Namespace(check=False)) == 0  # which also names it
     assert check() == (1, [fault, fault])
 
 

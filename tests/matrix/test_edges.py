@@ -138,7 +138,7 @@ def test_cannot_tell_fails_only_if_the_record_has_an_answer(stand_in):
 
 
 def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_known(stand_in):
-    """name_a needs the schedule, name_b cannot stand it; name_c has no streams."""
+    """name_a needs the schedule, name_b fails under it; name_c has no streams."""
     asked = "os.environ.get('DSFIX_LAB_SCHEDULE') == 'late'"
     stand_in.patch("name_a", device="cuda", body=f"if {asked}: raise RuntimeError('a race')")
     stand_in.patch("name_b", device="cuda")
@@ -153,7 +153,7 @@ def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_kn
     assert last.startswith("2 cells at the edges, 1 of them")
 
 
-def test_a_schedule_that_there_is_not_is_refused(stand_in):
+def test_an_unknown_schedule_is_refused(stand_in):
     done = stand_in.matrix("edges", "--schedule", "later")
     assert done.returncode == 2
     assert "early, late, ahead or random:SEED" in done.stderr

@@ -1,4 +1,4 @@
-"""What makes a patch's proofs stale."""
+"""Changes that make a patch's proofs stale."""
 
 import importlib
 import linecache
@@ -47,7 +47,7 @@ KINDS = {
 
 @pytest.fixture
 def of(tmp_path, monkeypatch):
-    """The fingerprints of a patch of that kind, and of its changes, with that text of what is shared."""
+    """The fingerprints of a patch of that kind, and of its changes, with that text of the shared module."""
     package = tmp_path / "some_patches"
     package.mkdir()
     (package / "__init__.py").touch()

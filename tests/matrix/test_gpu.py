@@ -1,4 +1,4 @@
-"""`python -m matrix gpu`: what is run in which order, what is written of it, and what is recorded."""
+"""`python -m matrix gpu`: what is run in which order, what is written, and what is recorded."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def written(path):
     return found
 
 
-def test_what_did_not_fit_is_listed(tmp_path):
+def test_items_that_did_not_fit_are_listed(tmp_path):
     out = tmp_path / "result.json"
     session = Session(out, {"machine": {}}, [item(lambda: {"state": "fixed"})], time.monotonic() + 1)
     session.run(2)
@@ -74,7 +74,7 @@ def test_what_did_not_fit_is_listed(tmp_path):
     assert row["why"]
 
 
-def test_a_second_run_goes_on_where_the_first_ended(tmp_path):
+def test_a_second_run_continues_where_the_first_ended(tmp_path):
     out, ran = tmp_path / "result.json", []
 
     def ends_with(state):
@@ -172,7 +172,7 @@ def test_the_emulated_device_is_not_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {"emulated": true}, "items": [1]}'])
-def test_another_file_is_refused(tmp_path, text):
+def test_an_unrelated_file_is_refused(tmp_path, text):
     path = tmp_path / "result.json"
     path.write_text(text)
     with pytest.raises(Complaint, match=r"result\.json is not a result"):

@@ -79,7 +79,7 @@ def test_cells_of_an_earlier_version_are_kept_and_marked(tmp_path, monkeypatch):
 
 
 def test_cells_are_read_as_they_were_run(tmp_path):
-    """Whatever the patch's outcome was, the device, what is installed, and the text."""
+    """For any outcome of the patch, device, installed versions and text."""
     text = 'a | "quoted" \\ and\n\ntwo lines\u2028…\r'
     odd = Cell(
         Run("error", "", text), Run("bug", "applied, drifted", text), {"deepspeed": "2.0"}, "", True, "2026-01-02"
@@ -118,7 +118,7 @@ def test_the_example_is_a_record():
 
 
 @pytest.mark.parametrize("key", ['12ae32 "', "d96e1b previous"])
-def test_a_cell_whose_key_a_merge_has_dropped_is_of_an_earlier_version(tmp_path, monkeypatch, key):
+def test_a_cell_whose_key_was_lost_in_a_merge_is_of_an_earlier_version(tmp_path, monkeypatch, key):
     monkeypatch.setattr(fingerprints, "of", lambda entry: OLD)
     dropped, other = RECORD.replace(key, key.replace(key[0], "e", 1)), 'f00000 "seen elsewhere"\n'
     two = dropped.replace("\n\npatch", "\n1.8.0 2026-01-01 bug f00000 no-bug f00000 abcdef\n\npatch")

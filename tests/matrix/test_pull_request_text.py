@@ -1,4 +1,4 @@
-"""The fix and the test that are written for DeepSpeed, on stand-ins for a patch and for what it changes."""
+"""The fix and the test that are written for DeepSpeed, on stand-ins for a patch and the module that it changes."""
 
 import ast
 import importlib
@@ -71,7 +71,7 @@ def _added(entry):
 EDIT = "Edit(_STEP, after='count = 1', code='count = more(count)', uses=(more,))"
 
 
-class TestTheFix:
+class TestFix:
     def test_an_edit_without_helpers_is_only_its_code(self, write):
         entry = write("Edit(_STEP, before='return count', code='count += 1')")
         assert _after(entry) == TARGET.replace("        return", "        count += 1\n        return")
@@ -161,7 +161,7 @@ class TestTheFix:
             changed_files(write(edit, helpers))
 
 
-class TestTheTest:
+class TestUnitTest:
     @pytest.fixture
     def body(self, write):
         """The statements of the test, and the whole text."""
@@ -232,7 +232,7 @@ class TestTheTest:
         assert "def first(tmp_path, name):\n    return second(tmp_path) + name\n" in text
         assert "def third():\n    return dist.get_world_size()\n" in text
 
-    def test_a_name_of_the_lab_that_is_a_local_one_gets_another(self, body):
+    def test_a_name_of_the_lab_that_is_a_local_one_is_renamed(self, body):
         statements, _, text = body("""
             from dsfix.patches import _half as half
             loss = half.loss(None, None, None, None)

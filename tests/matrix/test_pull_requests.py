@@ -62,7 +62,7 @@ def _run(*arguments):
 class TestApply:
     @pytest.fixture
     def clone(self, environment, tmp_path_factory, monkeypatch):
-        """A clone has no metadata: whatever DeepSpeed is installed besides, the clone's source decides."""
+        """A clone has no metadata: whatever DeepSpeed is installed, the clone's source decides."""
         shutil.rmtree(environment.install("0.14.2").directory / "deepspeed-0.14.2.dist-info")
         installed = type(environment)(tmp_path_factory.mktemp("installed")).install("0.19.0", stage3="")
         monkeypatch.setenv("PYTHONPATH", str(installed.directory))
@@ -113,7 +113,7 @@ class TestRun:
 
     @pytest.fixture
     def tried(self, clone, monkeypatch, capsys):
-        """What is told of pull requests that change BUG like this; the exit status."""
+        """The output for pull requests that change BUG like this; the exit status."""
         lines = TEST.strip().splitlines()
         new = NEW.format(count=len(lines), added="\n".join(f"+{line}" for line in lines))
 
@@ -130,12 +130,14 @@ class TestRun:
         return run
 
     def test_each_fix_is_tried_alone(self, tried):
-        told, status = tried(mends=(True, False), mends_too=(True, 0))  # of other sizes: bytecode of the same second
+        told, status = tried(
+            mends=(True, False), mends_too=(True, 0)
+        )  # of different sizes: bytecode of the same second
         assert told["mends"] == told["mends_too"] == "failed: AssertionError: the bug is there, then passed"
         assert (told["unwritable"], status) == ("it sets a name at run time", 0)
 
-    def test_what_does_not_mend_is_trouble(self, tried):
-        """Nobody waits for a test that kills its process."""
+    def test_a_fix_that_does_not_help_is_trouble(self, tried):
+        """A test that kills its process is not waited for."""
         told, status = tried(does_not=(True, 1), dies=(True, "'hang'"), refused=(False, True))
         bug = "failed: AssertionError: the bug is there"
         assert told["does_not"].startswith(bug)
@@ -143,13 +145,13 @@ class TestRun:
         assert "patch does not apply" in told["refused"]
         assert status == 1
 
-    def test_a_skipped_test_is_run_once_and_no_trouble(self, tried, clone):
+    def test_a_skipped_test_is_run_once_and_is_not_trouble(self, tried, clone):
         (clone / "deepspeed" / "__init__.py").write_text('BUG = "skip"\n')
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(clone), *identity, "commit", "-qam", "skip"], check=True)
         told, status = tried(skipped=('"skip"', False))
         assert (told["skipped"], status) == ("skipped: no device", 0)
 
-    def test_what_is_no_clone_is_one_sentence(self, tmp_path):
+    def test_a_directory_that_is_not_a_clone_is_one_sentence(self, tmp_path):
         with pytest.raises(Complaint, match="is no clone of DeepSpeed"):
             _run("run", "--clone", tmp_path)

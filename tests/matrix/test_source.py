@@ -102,7 +102,7 @@ CASES = {
     ),
     "another_kind_of_function": (
         "changes=(step('scale = yield'),)",
-        [f"on {INNER}: Edit of Engine.step: the edit makes Engine.step another kind of function"],
+        [f"on {INNER}: Edit of Engine.step: the edit turns Engine.step into a different kind of function"],
     ),
     "does_not_compile": (
         "changes=(step('break'),)",
@@ -200,7 +200,7 @@ def test_claims_that_hold(proof):
 
 
 def test_what_was_proven_is_kept_for_the_jobs(proof, tmp_path):
-    """A digest per patch and text of its module: 0.0.1 and 0.0.2 have the same, so has every release of the other."""
+    """A digest per patch and text of its module: equal for 0.0.1 and 0.0.2, and for every release of the other."""
     written = tmp_path / "proven.txt"
     assert proof("--patch", "right", "--check", PROVEN=str(written)).returncode == 1
     assert not written.exists()

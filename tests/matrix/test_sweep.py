@@ -345,7 +345,7 @@ class TestPage:
         [{"levels": {"stage": ("3",)}}, {"what": ("loss",)}, {"phase": "resume"}, {"releases": "<0.17"}],
         ids=lambda other: next(iter(other)),
     )
-    def test_an_explanation_of_something_else_explains_nothing(self, engine, other):
+    def test_an_unrelated_explanation_explains_nothing(self, engine, other):
         engine.faulty = True
         swept(engine)
         faults = list(docs.faults(records.load_all(), (dataclasses.replace(OPEN, **other),)))

@@ -64,7 +64,7 @@ def rows(output):
     return [line.split("\t") for line in output.out.splitlines()[1:]]
 
 
-def test_fixes_of_code_that_users_run_and_that_are_no_rows(listed):
+def test_only_fixes_of_code_that_users_run_and_without_a_row(listed):
     run, _ = listed
     output = run()
     found = {cells[0]: cells for cells in rows(output)}
@@ -86,7 +86,7 @@ def test_all_lists_the_others(listed):
     assert "pull/4" in {cells[0] for cells in rows(listed[0]("--all"))}
 
 
-def test_a_row_that_was_not_judged_is_no_row_of_the_table(listed):
+def test_an_unjudged_row_is_not_accepted_by_the_table(listed):
     run, path = listed
     unjudged = run().out.splitlines()[1]
     with pytest.raises(table.Damaged):
@@ -100,6 +100,6 @@ def test_judged_moves_the_head_and_nothing_is_left_to_judge(listed):
     assert path.read_text().endswith(ROW)
 
 
-def test_what_is_no_clone_is_said(listed, tmp_path):
+def test_a_directory_that_is_not_a_clone_is_reported(listed, tmp_path):
     with pytest.raises(Complaint, match="is no clone of DeepSpeed"):
         listed[0](clone=tmp_path / "nothing")

@@ -21,7 +21,7 @@ NOT_INSTALLED = 3  # exit status of `list` without DeepSpeed
 
 
 def output(*command: object, cwd: Path, status: int = 0, **environment: str) -> str:
-    """What a command prints; exits with what it complained of if its exit status is another."""
+    """What a command prints; exits with its error output if its exit status differs."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     words = [str(each) for each in command]
     done = subprocess.run(words, cwd=cwd, env={**kept, **environment}, capture_output=True, text=True, check=False)
@@ -51,7 +51,7 @@ def build(directory: Path) -> list[Path]:
 
 
 def _date(sdist: Path, made: int) -> None:
-    """Writes it anew with one time and no owner: setuptools takes them from the files that it has just written."""
+    """Rewrites it with one time and no owner: setuptools takes them from the files that it has just written."""
     content = io.BytesIO()
     with tarfile.open(sdist) as old, tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as new:
         for member in sorted(old.getmembers(), key=lambda each: each.name):
@@ -87,7 +87,7 @@ def _version() -> str:
 
 
 def _section() -> None:
-    """Exits unless the changelog begins with what this version is: unreleased, or a version and its day."""
+    """Exits unless the changelog starts with this version: unreleased, or a version and its day."""
     heading = re.findall(r"(?m)^## (.+)$", output("git", "show", "HEAD:CHANGELOG.md", cwd=CHECKOUT))[0]
     wanted = "Unreleased" if ".dev" in _version() else rf"{re.escape(_version())} \(\d{{4}}-\d\d-\d\d\)"
     if not re.fullmatch(wanted, heading):

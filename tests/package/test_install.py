@@ -62,7 +62,7 @@ def test_installed_outside_the_checkout(kind, built, tmp_path):
     story = succeed(python, "-m", "dsfix", "show", "zero3_offload_clip_device", cwd=tmp_path)
     assert "deepspeed/issues/5422" in story.lower()
     assert succeed(python.with_name("dsfix"), "show", "zero3_offload_clip_device", cwd=tmp_path) == story
-    reports = tmp_path / "reports"  # the script is no process of a job either
+    reports = tmp_path / "reports"  # the script is not a process of a job either
     assert run(python.with_name("dsfix"), "list", cwd=tmp_path, DSFIX_REPORT=str(reports)).returncode == 3
     assert not reports.exists()
 
@@ -93,7 +93,7 @@ def test_installing_never_changes_torch_or_deepspeed(built):
     assert sorted(line.split()[1].split(">")[0] for line in always) == ["packaging", "rich", "tomli", "wrapt"]
 
 
-def test_a_plugin_is_installed_beside_it_and_removed_again(built, tmp_path):
+def test_a_plugin_is_installed_alongside_and_removed_again(built, tmp_path):
     patch_id = "dsfix-plugin-example:get_batch_info_methods"
     source = tmp_path / "source"
     shutil.copytree(CHECKOUT / "docs" / "plugin-example", source)  # a build leaves files there

@@ -1,4 +1,4 @@
-"""`python -m tox run -e release`: in a file of its own, so that it runs beside the tests of what is installed."""
+"""`python -m tox run -e release`: in a separate file, so that it runs in parallel with the tests of installations."""
 
 import os
 import sys

@@ -65,10 +65,10 @@ def rates(scheduler):
 
 @pytest.mark.parametrize("looked_at", [False, True])
 @pytest.mark.parametrize("kind", [Scheduler, WithLastRates])
-def test_a_scheduler_that_nobody_hands_over_goes_on_seeing_all_groups(kind, looked_at):
+def test_a_scheduler_that_is_not_passed_still_sees_all_groups(kind, looked_at):
     optimizer = Optimizer(0, 2, 0, 1, 0)
     schedulers = [kind(optimizer) for _ in range(3)]
-    if looked_at:  # from then on some Pythons keep the attributes in a dictionary
+    if looked_at:  # after that, some Pythons keep the attributes in a dictionary
         assert all(vars(scheduler) for scheduler in schedulers)
     drop(optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [1.0, 3.0]
@@ -80,14 +80,14 @@ def test_a_scheduler_that_nobody_hands_over_goes_on_seeing_all_groups(kind, look
     assert rates(schedulers[1]) == [0.5, 1.5, 2.5, 3.5, 4.5]
 
 
-def test_one_that_is_handed_over_needs_no_sign():
+def test_a_scheduler_that_is_passed_needs_no_mark():
     optimizer = Optimizer(1, 0)
     scheduler = Holder(optimizer)
     drop(optimizer, scheduler)
     assert rates(scheduler) == [0.0, 1.0]
 
 
-def test_what_holds_the_optimizer_for_other_ends_keeps_it():
+def test_other_holders_of_the_optimizer_keep_it():
     optimizer, other = Optimizer(1, 0), Optimizer(1, 0)
     script = ModuleType("script")
     script.optimizer, script.base_lrs, script.step = optimizer, [0.1], 7
@@ -106,7 +106,7 @@ def test_without_an_empty_group_nothing_changes():
     assert scheduler.optimizer is optimizer
 
 
-def test_the_stand_in_is_the_optimizer_in_all_else():
+def test_the_stand_in_otherwise_behaves_like_the_optimizer():
     optimizer = Optimizer(0, 1)
     scheduler = Scheduler(optimizer)
     drop(optimizer)

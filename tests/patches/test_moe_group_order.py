@@ -1,4 +1,4 @@
-"""moe_group_order leaves the order alone where PYTHONHASHSEED made it the same, and only there."""
+"""moe_group_order leaves the order alone if PYTHONHASHSEED has fixed it, and only then."""
 
 import os
 import subprocess

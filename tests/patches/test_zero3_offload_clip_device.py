@@ -1,4 +1,4 @@
-"""zero3_offload_clip_device stays out where its bug was fixed by hand, otherwise than by upstream or the patch."""
+"""zero3_offload_clip_device does not apply if its bug was fixed by hand, differently from upstream and the patch."""
 
 import json
 

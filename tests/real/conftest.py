@@ -1,4 +1,4 @@
-"""What the tests with the real DeepSpeed share."""
+"""Shared by the tests with the real DeepSpeed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the tests share that run once per DeepSpeed release: each asks which release is installed, and adapts."""
+"""Shared by the tests that run once per DeepSpeed release; each adapts to the installed release."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def release():
-    """The DeepSpeed that is installed."""
+    """The installed DeepSpeed."""
     found = _installed()
     assert found is not None
     return found
@@ -81,7 +81,7 @@ def run_program(environment, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory):
-    """A copy of the installed release, its metadata beside it."""
+    """A copy of the installed release, with its metadata next to it."""
     installed = metadata.distribution("deepspeed")
     root = tmp_path_factory.mktemp("original")
     only_python = shutil.ignore_patterns("__pycache__", "*.cpp", "*.cu", "*.h", "*.hpp", "*.cuh")

@@ -277,7 +277,7 @@ print("replaced" if torch.nn.functional.linear is not own else "torch's own")
 """
 
 
-def test_memory_efficient_linear_of_a_model_made_outside_zero_init(environment, release, tmp_path):
+def test_memory_efficient_linear_of_a_model_created_outside_zero_init(environment, release, tmp_path):
     if release <= Version("0.14.0"):
         pytest.skip(NEEDS_ONECCL)
     done = ended([sys.executable, "-c", LINEAR], tmp_path, {**environment, **rank()})

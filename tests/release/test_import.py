@@ -1,4 +1,4 @@
-"""The release can be imported with today's torch and NumPy: always with dsfix, else where the catalogue says so."""
+"""The release can be imported with today's torch and NumPy: always with dsfix, else if the catalogue says so."""
 
 import re
 
@@ -10,7 +10,7 @@ from dsfix.versions import Fit, gate
 
 
 def _that_stop_the_import(entries):
-    """On a machine without a GPU, too: names that torch and numpy lack."""
+    """Also on a machine without a GPU: names that torch and numpy lack."""
     return [
         entry
         for entry in entries.values()

@@ -9,7 +9,7 @@ import pytest
 from dsfix.lab import launch
 
 PROGRAMS = Path(__file__).parent / "programs"
-# what zero.Init does not place, by what made it; the adapter was made outside zero.Init
+# tensors that zero.Init does not place, by their creator; the adapter was created outside zero.Init
 LEFT_BEHIND = [
     *("rand", "hann_window", "linspace", "logspace", "from_numpy", "as_tensor", "load", "told"),
     *(f"adapter.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")),
@@ -20,7 +20,7 @@ GAIN = ["talker.gain", "attribute", "cpu"]
 
 @pytest.fixture(scope="module")
 def scenes(run_program):
-    """By scene what it found and what dsfix logged meanwhile, each message a list of lines."""
+    """Scene -> what it found and what dsfix logged meanwhile, each message a list of lines."""
     found, errors = run_program("placement")
     if "cannot tell" in found:
         pytest.skip(found["cannot tell"])
@@ -43,14 +43,14 @@ def _messages(errors):
     return messages
 
 
-def test_models_in_order_give_no_alarm(scenes):
+def test_correct_models_cause_no_warning(scenes):
     found, messages = scenes["normal"]
     assert len(found) == 24
     assert {name: report for name, report in found.items() if report != [["cuda:0"]] * 2} == {}
     assert [each for each in messages if "took effect" not in each[0]] == []
 
 
-def test_what_zero_init_leaves_behind_is_one_warning(scenes):
+def test_tensors_that_zero_init_misses_are_one_warning(scenes):
     found, [warning] = scenes["talker"]
     assert found["before"] == [path for path, *_ in (*BUFFERS, GAIN)]
     assert found["report"] == [*BUFFERS, GAIN]
@@ -60,7 +60,7 @@ def test_what_zero_init_leaves_behind_is_one_warning(scenes):
     assert "ENABLE_AUDIO_OUTPUT=0" in warning[-1]
 
 
-def test_move_cures_it_and_says_what_it_moved(scenes):
+def test_move_fixes_it_and_says_what_it_moved(scenes):
     found, [moved, warning] = scenes["talker, move"]
     assert found["report"] == [GAIN]
     assert found["difference"] < 1e-6
@@ -76,13 +76,13 @@ def test_error_stops_the_job(scenes):
     assert messages == []
 
 
-def test_error_does_not_stop_for_what_forward_may_move(scenes):
+def test_error_does_not_stop_for_tensors_that_forward_may_move(scenes):
     report, [warning] = scenes["attribute, error"]
     assert report == [["table[0]", "attribute", "cpu"]]
     assert "  table[0]: attribute [2] float32 on cpu" in warning
 
 
-def test_off_says_nothing(scenes):
+def test_off_logs_nothing(scenes):
     found, messages = scenes["talker, off"]
     assert found["report"] == [*BUFFERS, GAIN]
     assert messages == []
@@ -117,14 +117,14 @@ def test_case(scenes, case):
     assert scenes["cases"][0][case] == CASES[case]
 
 
-def test_two_ranks_say_each_thing_once(environment):
+def test_two_ranks_log_everything_once(environment):
     command = [sys.executable, str(PROGRAMS / "placement_ranks.py")]
     first, second = launch(command, ranks=2, timeout=240, env=environment)
     if "CannotTell" in first.stderr:
         pytest.skip(first.stderr.splitlines()[-1])
     assert [first.returncode, second.returncode] == [0, 0], first.stderr + second.stderr
     named = [re.findall(r"^  ([\w.]+): ", rank.stderr, re.M) for rank in (first, second)]
-    # on both; put on cuda:0 by number, and so astray on rank 1; one on each stage of a pipeline
+    # on both; placed on cuda:0 by number, hence misplaced on rank 1; one on each stage of a pipeline
     assert named == [["on_cpu", "0.plain"], ["by_number", "1.plain"]]
     assert _messages(first.stderr)[1] == ["[dsfix] INFO: moved 1 buffer to cuda:0: on_cpu (from cpu)"]
     assert _messages(second.stderr)[1] == ["[dsfix] WARNING: rank 1: moved 1 buffer to cuda:1: by_number (from cuda:0)"]

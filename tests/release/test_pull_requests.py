@@ -28,7 +28,7 @@ def test_most_can_be_written_and_the_rest_says_why(written):
 
 
 def test_each_diff_applies_and_leaves_no_name_undefined(written, original, tmp_path):
-    """Names are compared with those of the file before: DeepSpeed's own files have some."""
+    """Compared with the file before: DeepSpeed's own files contain some undefined names."""
     repository = tmp_path / "repository"
     subprocess.run(["cp", "-r", str(original), str(repository)], check=True)
     for linked in ("accelerator", "ops/op_builder"):  # as in DeepSpeed's repository

@@ -1,4 +1,4 @@
-"""Every function of the modules that patches are for: found where it is, and its code known again from the source."""
+"""Every function of the modules that patches change is found, and its code is reproduced from the source."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def result(run_program, import_patches):
     return dict(found)
 
 
-def test_no_function_is_mistaken(result):
+def test_no_function_is_misidentified(result):
     assert result["wrong"] == []
 
 

@@ -85,7 +85,7 @@ def test_after_uninstalling_an_enabled_environment_starts_silently(installation)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_enabled_and_below_run_is_loaded_once(installation):
+def test_enabled_and_under_run_is_loaded_once(installation):
     installation.dsfix("enable")
     code = "import sys; print(sum('_dsfix_start' in type(each).__module__ for each in sys.meta_path)); import deepspeed"
     done = installation.dsfix("run", installation.python, "-c", code)
@@ -118,7 +118,7 @@ def test_status(installation):
     assert status(installation)[1]["enabled"]
 
 
-def test_status_below_run(installation):
+def test_status_under_run(installation):
     done = installation.dsfix("run", installation.python, "-m", "dsfix", "status", "--json")
     found = json.loads(done.stdout)
     assert (found["enabled"], found["files"], found["run"]) == (True, [], True)

@@ -1,4 +1,4 @@
-"""`run`: a command and all Python processes below it have dsfix; nothing else about them changes."""
+"""`run`: a command and every Python process that it starts have dsfix; nothing else about them changes."""
 
 import json
 import os

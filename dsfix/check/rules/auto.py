@@ -76,7 +76,7 @@ def _unfilled_paths(facts: Facts) -> Iterator[Path]:
 
 
 def _is_filled_in(facts: Facts) -> bool:
-    """Whether accelerate or transformers must read the config first: DeepSpeed alone fails on another "auto"."""
+    """Whether accelerate or transformers must read the config first: DeepSpeed alone fails on some "auto" in it."""
     return facts.accelerate is not None or any(_fails(path) for path in _auto_paths(facts))
 
 

@@ -41,21 +41,21 @@ def bf16_unchecked_gradients(facts: Facts) -> Iterator[Found]:
     # BF16_Optimizer refuses such a step
     if facts.on("bf16") and facts.plain and facts.stage in (1, 2, 3) and not _has_own_bf16_optimizer(facts):
         what = (
-            "a step with inf or nan gradients is made, and the weights are nan from then on; later releases can skip "
-            "it, by bf16.check_grad_overflow"
+            "steps with inf or nan gradients are applied, and the weights stay nan; later releases can skip such "
+            "steps: bf16.check_grad_overflow"
         )
         yield Found("bf16.enabled", what)
 
 
 @note(
-    "use_reentrant=False for gradient checkpointing, or another release of DeepSpeed",
+    "use_reentrant=False for gradient checkpointing, or a different release of DeepSpeed",
     "run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",
     affects={"deepspeed": ">=0.16.5,<0.17.1"},
 )
 def bf16_checkpointed_twice(facts: Facts) -> Iterator[Found]:
     if facts.on("bf16") and facts.plain and _has_own_bf16_optimizer(facts):
         what = (
-            "a layer that several parts with reentrant checkpointing use (one that is applied twice, tied embeddings): "
-            "its gradients count more than once"
+            "if several parts with reentrant checkpointing share a layer (one that is applied twice, tied embeddings), "
+            "its gradients are counted more than once"
         )
         yield Found("bf16.enabled", what)

@@ -15,7 +15,7 @@ _PARTLY_KNOWN = ("amp", "compression_training", "curriculum_learning", "data_eff
 _WHOLLY_KNOWN = ("activation_checkpointing", "aio", "checkpoint", "data_types", "pipeline")
 _MANY = 4  # unread keys, of which each has a note
 _BLOCKS = ("zero_optimization", "fp16", "optimizer", "scheduler")
-_GENERAL = ("enabled", "type", "params", "dtype")  # names in several blocks: they tell nothing of where they belong
+_GENERAL = ("enabled", "type", "params", "dtype")  # names used in several blocks: they do not show where they belong
 
 
 def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
@@ -27,7 +27,7 @@ def _unknown(facts: Facts) -> Iterator[tuple[Path, keys.Key]]:
         if len(path) > 1 and path[0] in _PARTLY_KNOWN:
             continue
         if not above.below or (path[0] in ("bf16", "bfloat16") and path[-1] in LOSS_SCALE):
-            continue  # the keys of the block are unknown, or another rule reports it
+            continue  # the block's keys are unknown, or a different rule reports it
         yield path, above
 
 
@@ -92,7 +92,7 @@ def _unread_paths(facts: Facts) -> Iterator[Path]:
 @note("remove it unless something else reads it", "run: 0.12.0 to 0.19.8: accepted")
 def unread_key(facts: Facts) -> Iterator[Found]:
     names = list(map(name_of, _unread_paths(facts)))
-    if len(names) > _MANY:  # another program's config, with DeepSpeed's in it
+    if len(names) > _MANY:  # a different program's config that contains DeepSpeed's
         yield Found("", f"DeepSpeed does not read these {len(names)} keys: {', '.join(names)}")
         return
     for name in names:

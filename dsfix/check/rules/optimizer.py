@@ -74,7 +74,7 @@ def untested_optimizer(facts: Facts) -> Iterator[Found]:
         yield Found("zero_allow_untested_optimizer", what)
 
 
-@error("set stage 0, or use another optimizer", "run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3")
+@error("set stage 0, or use a different optimizer", "run: 0.14.2, 0.15.4, 0.16.9, stages 1 to 3")
 def one_bit_with_zero(facts: Facts) -> Iterator[Found]:
     if facts.stage and _named(facts) in _WITHOUT_ZERO and _named(facts) in facts.known.optimizers:
         yield Found("optimizer.type", f"{_named(facts)} does not support ZeRO: DeepSpeed raises an AssertionError")

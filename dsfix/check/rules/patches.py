@@ -67,7 +67,7 @@ def _needs(meets: Callable[[Job], bool], job: Job) -> str:
 
 
 def _in_any(meets: Callable[[Job], bool], job: Job) -> bool:
-    """Whether every job in a half precision has the bug, so that it tells nothing of this config."""
+    """Whether every job in a half precision has the bug, which then says nothing about this config."""
     stages = [{"zero_optimization": {"stage": stage}} for stage in range(4)]
     bare = [[Job({**each, name: {"enabled": True}}, job.release) for each in stages] for name in _PRECISIONS]
     return any(all(map(meets, jobs)) for jobs in bare)
@@ -83,7 +83,7 @@ def _find(entry: Entry) -> Callable[[Facts], Iterator[Found]]:
 
 
 @note(
-    "say what it becomes with --model-args: bf16, fp16, gradient_accumulation_steps, max_grad_norm",
+    "set the final value with --model-args: bf16, fp16, gradient_accumulation_steps, max_grad_norm",
     "the conditions of the patches",
 )
 def bugs_with_auto(facts: Facts) -> Iterator[Found]:
@@ -101,7 +101,7 @@ def bugs_with_auto(facts: Facts) -> Iterator[Found]:
 
 
 @note(
-    "put `import dsfix` on the first line of the script; `python -m dsfix show ID` says who has a bug",
+    "put `import dsfix` on the first line of the script; `python -m dsfix show ID` says which jobs are affected",
     "the patches without a condition, by area, severity, releases and ids",
 )
 def bugs_beyond_the_config(facts: Facts) -> Iterator[Found]:

@@ -12,21 +12,21 @@ from ..facts import Facts, is_number
 
 # releases, ZeRO stages (none: all), what DeepCompile does there
 _DEEPCOMPILE: tuple[tuple[str, tuple[int, ...], str], ...] = (
-    (">=0.16.6,<0.19.4", (), "mixes the states of several graphs and engines"),
-    (">=0.16.6,<0.18.0", (), "without engine.compile() does not divide the loss by the accumulation steps"),
-    ("==0.17.6", (), "without engine.compile() never reduces gradients"),
-    (">=0.17.1,<0.17.6", (), "keeps old frames when it compiles again"),
-    ("==0.17.1", (), "hangs where inputs of different lengths are padded"),
-    (">=0.16.6,<0.19.3", (3,), "shows empty parameters to the code that torch does not compile"),
-    (">=0.16.6,<0.17.1", (), "fails for dynamic shapes"),
-    (">=0.16.6,<0.17.2", (), "fails when it compiles again"),
-    (">=0.16.6,<0.19.2", (1,), "keeps reduced gradients in memory"),
-    (">=0.16.6,<0.19.3", (3,), "keeps gathered parameters in memory while it profiles"),
-    ("==0.19.3", (3,), "keeps parameters in memory that guards gather"),
-    ("==0.16.6", (3,), "does not schedule the backward pass"),
-    (">=0.16.6,<0.17.6", (), "frees parameters too early or too late"),
-    (">=0.17.2,<0.18.0", (3,), "keeps the gradients' buckets in memory"),
-    (">=0.16.6,<0.19.1", (3,), "gathers parameters in a poor order"),
+    (">=0.16.6,<0.19.4", (), "it mixes the states of several graphs and engines"),
+    (">=0.16.6,<0.18.0", (), "without engine.compile() it does not divide the loss by the accumulation steps"),
+    ("==0.17.6", (), "without engine.compile() it never reduces gradients"),
+    (">=0.17.1,<0.17.6", (), "it keeps old frames when it recompiles"),
+    ("==0.17.1", (), "it hangs if inputs of different lengths are padded"),
+    (">=0.16.6,<0.19.3", (3,), "code that torch does not compile sees empty parameters"),
+    (">=0.16.6,<0.17.1", (), "it fails for dynamic shapes"),
+    (">=0.16.6,<0.17.2", (), "it fails when it recompiles"),
+    (">=0.16.6,<0.19.2", (1,), "it keeps reduced gradients in memory"),
+    (">=0.16.6,<0.19.3", (3,), "it keeps gathered parameters in memory while profiling"),
+    ("==0.19.3", (3,), "it keeps the parameters that guards gather in memory"),
+    ("==0.16.6", (3,), "it does not schedule the backward pass"),
+    (">=0.16.6,<0.17.6", (), "it frees parameters too early or too late"),
+    (">=0.17.2,<0.18.0", (3,), "it keeps the gradients' buckets in memory"),
+    (">=0.16.6,<0.19.1", (3,), "it gathers parameters in a poor order"),
 )
 _COSINE_WARMUPS = ("log", "linear")
 _DOTS = 2  # of parent.name.weight
@@ -47,7 +47,7 @@ def deepcompile_bugs(facts: Facts) -> Iterator[Found]:
         if fits({"deepspeed": releases}, facts.versions) and (not stages or facts.stage in stages)
     ]
     if told:
-        yield Found("compile.deepcompile", f"DeepCompile in this release {'; '.join(told)}")
+        yield Found("compile.deepcompile", f"DeepCompile in this release: {'; '.join(told)}")
 
 
 @warning(
@@ -58,7 +58,7 @@ def deepcompile_bugs(facts: Facts) -> Iterator[Found]:
 )
 def compiled_checkpointing(facts: Facts) -> Iterator[Found]:
     if facts.get("compile", "enabled") is True and facts.stage == 3:
-        what = "torch.compile + ZeRO-3: layers under deepspeed.checkpointing.checkpoint get gradients of zero"
+        what = "torch.compile + ZeRO-3: layers under deepspeed.checkpointing.checkpoint get zero gradients"
         yield Found("compile.enabled", what)
 
 
@@ -74,7 +74,7 @@ def _optimizer_on_nvme(facts: Facts) -> bool:
 )
 def nvme_gradients_lost(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts):
-        what = "of the parameters that are reduced together, only the last one is updated with its gradient"
+        what = "of parameters that are reduced together, only the last is updated with its gradient"
         yield Found("zero_optimization.offload_optimizer.device", what)
 
 
@@ -86,14 +86,14 @@ def nvme_gradients_lost(facts: Facts) -> Iterator[Found]:
 )
 def nvme_checkpoints_overwritten(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts) and facts.world_size != 1:
-        what = "save_checkpoint writes the optimizer's files of all ranks under the same names: one rank's are left"
+        what = "all ranks save their optimizer files under the same names: only one rank's survive"
         yield Found("zero_optimization.offload_optimizer.device", what)
 
 
 @warning("set it to false, or upgrade to DeepSpeed 0.14.5 or later", "#5700", affects={"deepspeed": "<0.14.5"})
 def nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
     if _optimizer_on_nvme(facts) and facts.get("zero_optimization", "offload_optimizer", "pipeline_write") is True:
-        what = "buffers that were written stay referenced: the host's memory fills up"
+        what = "written buffers stay referenced, so host memory fills up"
         yield Found("zero_optimization.offload_optimizer.pipeline_write", what)
 
 
@@ -105,14 +105,14 @@ def nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
 )
 def quantized_weights_in_bf16(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_weights") is True and facts.on("bf16"):
-        what = "the quantizer reads the bits of bf16 weights as fp16: the model computes with other weights"
+        what = "the quantizer reinterprets bf16 weights as fp16: the model computes with wrong weights"
         yield Found("zero_optimization.zero_quantized_weights", what)
 
 
 @warning("remove the key, or upgrade to DeepSpeed 0.13.2 or later", "#5056", affects={"deepspeed": "<0.13.2"})
 def quantized_gradients_of_odd_sizes(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_gradients") is True:
-        what = "fails for a weight whose number of elements is no multiple of twice the number of ranks"
+        what = "fails for a weight whose number of elements is not a multiple of twice the number of ranks"
         yield Found("zero_optimization.zero_quantized_gradients", what)
 
 
@@ -134,7 +134,7 @@ def immediate_grad_update(facts: Facts) -> Iterator[Found]:
 @note("remove the key, or upgrade to DeepSpeed 0.13.0 or later", "#4946", affects={"deepspeed": ">=0.12.4,<0.13.0"})
 def separate_buckets_all_reduced(facts: Facts) -> Iterator[Found]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
-        what = "gradients are all-reduced all the same, each rank's part separately"
+        what = "has no effect: gradients are still all-reduced, each rank's part separately"
         yield Found("zero_optimization.use_multi_rank_bucket_allreduce", what)
 
 
@@ -146,7 +146,7 @@ def separate_buckets_all_reduced(facts: Facts) -> Iterator[Found]:
 def empty_reductions(facts: Facts) -> Iterator[Found]:
     zero = facts.block("zero_optimization")
     if facts.stage == 2 and zero.get("reduce_scatter") is False and is_number(zero.get("reduce_bucket_size")):
-        what = "each parameter larger than the bucket costs an all-reduce of nothing"
+        what = "each parameter larger than the bucket causes an empty all-reduce"
         yield Found("zero_optimization.reduce_bucket_size", what)
 
 
@@ -160,7 +160,7 @@ def muon_in_zero3(facts: Facts) -> Iterator[Found]:
         what = "Muon in ZeRO-3 updates its momentum with each micro-batch, not with their sum"
         yield Found("gradient_accumulation_steps", what)
     if fits({"deepspeed": "<0.19.7"}, facts.versions):
-        what = "if the model is made under zero.Init, as by transformers: Muon is not used, and Adam trains all weights"
+        what = "if the model is created under zero.Init, as by transformers, Adam trains all weights instead of Muon"
         yield Found("optimizer.type", what)
 
 
@@ -177,14 +177,14 @@ def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Found]:
 
 
 @note(
-    "make the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
+    "create the model under deepspeed.zero.Init, or upgrade to DeepSpeed 0.19.4 or later",
     "#8189",
     "run: 0.19.3, 0.19.4",
     affects={"deepspeed": "<0.19.4"},
 )
 def memory_efficient_linear_ignored(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
-        what = "has no effect on a model that is made outside zero.Init: gathered weights stay until the backward pass"
+        what = "has no effect on a model created outside zero.Init: gathered weights stay until the backward pass"
         yield Found("zero_optimization.memory_efficient_linear", what)
 
 
@@ -198,7 +198,7 @@ def joined_modules_released_singly(facts: Facts) -> Iterator[Found]:
     name = "stage3_module_granularity_threshold"
     value = facts.get("zero_optimization", name)
     if facts.stage == 3 and is_number(value) and value > 0:
-        what = "parameters of the modules that it joins are still released one by one: less is gained"
+        what = "parameters of the joined modules are still released one by one, so little is gained"
         yield Found(f"zero_optimization.{name}", what)
 
 
@@ -228,14 +228,14 @@ def _samples_by_difficulty(facts: Facts) -> bool:
 )
 def curriculum_incomplete_batch(facts: Facts) -> Iterator[Found]:
     if _samples_by_difficulty(facts) and not facts.get("dataloader_drop_last") and facts.world_size != 1:
-        what = "with several ranks the last, incomplete batch is broadcast with two sizes: a hang, or a crash"
+        what = "with several ranks, the sizes in the broadcast of the last, incomplete batch differ: a hang or a crash"
         yield Found("data_efficiency.data_sampling.curriculum_learning", what)
 
 
-@note("begin with a difficulty that more samples have", "#8520")
+@note("start at a difficulty with more samples", "#8520")
 def curriculum_short_batches(facts: Facts) -> Iterator[Found]:
     if _samples_by_difficulty(facts):
-        what = "a difficulty that fewer samples have than a global batch takes gives shorter batches"
+        what = "batches are short while fewer samples than a global batch have the current difficulty"
         yield Found("data_efficiency.data_sampling.curriculum_learning", what)
 
 
@@ -246,7 +246,7 @@ def curriculum_short_batches(facts: Facts) -> Iterator[Found]:
 )
 def hybrid_engine_of_bloom(facts: Facts) -> Iterator[Found]:
     if facts.get("hybrid_engine", "enabled") is True:
-        what = "if the model is BLOOM: its attention mask is inverted twice, and what it generates is wrong"
+        what = "if the model is BLOOM: its attention mask is inverted twice, and generated text is wrong"
         yield Found("hybrid_engine.enabled", what)
 
 
@@ -265,7 +265,7 @@ def cosine_warmup_type(facts: Facts) -> Iterator[Found]:
 def cosine_warmup_steps(facts: Facts) -> Iterator[Found]:
     value = facts.block("scheduler", "params").get("warmup_num_steps")
     if _is_cosine(facts) and is_number(value) and value in (0, 1):
-        yield Found("scheduler.params.warmup_num_steps", f"{value}: its logarithm is taken, and DeepSpeed fails")
+        yield Found("scheduler.params.warmup_num_steps", f"{value}: DeepSpeed divides by its logarithm and fails")
 
 
 @error("set a positive number of steps, e.g. 1000", "#8050", "the source of 0.19.2")
@@ -297,7 +297,7 @@ def flops_not_counted(facts: Facts) -> Iterator[Found]:
     if facts.get("flops_profiler", "enabled") is True:
         what = "counts scaled_dot_product_attention and the operator @ as 0"
         if fits({"deepspeed": "<0.12.4"}, facts.versions):
-            what += ", and shows too small a latency for containers in containers"
+            what += ", and underestimates the latency of nested containers"
         yield Found("flops_profiler.enabled", what)
 
 
@@ -309,7 +309,7 @@ def shards_not_kept_on_host(facts: Facts) -> Iterator[Found]:
 
 
 @warning(
-    "use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and leave checkpoint out",
+    "use DeepSpeed 0.16.3, 0.16.5 or later, or load the model with its weights and omit checkpoint",
     "#7073",
     affects={"deepspeed": "==0.16.4"},
 )
@@ -325,7 +325,7 @@ def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
 
 
 @warning(
-    "give the number of ranks per group of experts there, or upgrade to DeepSpeed 0.17.6 or later",
+    "set it to the number of ranks per expert group, or upgrade to DeepSpeed 0.17.6 or later",
     "#7551",
     "the source of 0.17.4",
     affects={"deepspeed": "<0.17.6"},
@@ -333,7 +333,7 @@ def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
 def experts_taken_for_ranks(facts: Facts) -> Iterator[Found]:
     for name in ("moe_experts", "num_experts"):
         if facts.inference and facts.get("moe", name) is not None and facts.world_size != 1:
-            what = "taken for ep_size with several ranks: with more experts than ranks there is no group of experts"
+            what = "with several ranks it is used as ep_size: with more experts than ranks, no expert group exists"
             yield Found(f"moe.{name}", what)
 
 
@@ -347,12 +347,12 @@ def mics_groups_hang(facts: Facts) -> Iterator[Found]:
     size = facts.block("zero_optimization").get("mics_shard_size")
     if facts.stage != 3 or not is_number(size) or size < 1 or (facts.world_size or size + 1) <= size:
         return
-    what = f"with more ranks than {size}: all groups but the first take gradients for padding, and the job hangs"
+    what = f"with more than {size} ranks, all groups but the first treat gradients as padding, and the job hangs"
     yield Found("zero_optimization.mics_shard_size", what)
 
 
 @warning(
-    "upgrade to DeepSpeed 0.18.9 or later, or begin patterns with the parent's name: self_attn\\.q_proj",
+    "upgrade to DeepSpeed 0.18.9 or later, or start patterns with the parent's name: self_attn\\.q_proj",
     "#8088",
     "run: 0.18.6, 0.19.2",
     "the source of 0.18.8 and 0.18.9",
@@ -365,8 +365,8 @@ def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
     for spec in specs if isinstance(specs, list) and is_number(size) and size > 1 else ():
         for pattern in spec.get("patterns") or () if isinstance(spec, Mapping) else ():
             if isinstance(pattern, str) and pattern.count("\\.") > _DOTS and not set("?|(") & set(pattern):
-                what = f"{pattern} is compared with parent.name.weight, not with the whole path, and matches nothing"
-                yield Found("tensor_parallel.partition_config.layer_specs", f"{what}: those weights are not divided")
+                what = f"{pattern} is matched against parent.name.weight, not the whole path, and matches nothing"
+                yield Found("tensor_parallel.partition_config.layer_specs", f"{what}: these weights are not split")
 
 
 @warning(
@@ -378,7 +378,7 @@ def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
 def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Found]:
     writer = facts.get("checkpoint", "writer")
     if isinstance(writer, Mapping) and str(writer.get("type", "fast")).lower() == "fast":
-        what = "each file that is written stays open: deleted checkpoints keep their space on the disk"
+        what = "written files stay open, so deleted checkpoints keep occupying disk space"
         yield Found("checkpoint.writer", what)
 
 
@@ -390,7 +390,7 @@ def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Found]:
 )
 def straggler_times(facts: Facts) -> Iterator[Found]:
     if facts.get("comms_logger", "enabled") is True:
-        what = "if the script calls log_summary(show_straggler=True): its straggler times are too small"
+        what = "if the script calls log_summary(show_straggler=True), its straggler times are too small"
         yield Found("comms_logger.enabled", what)
 
 

@@ -93,7 +93,7 @@ def one_cycle_lists(facts: Facts) -> Iterator[Found]:
     if facts.block("scheduler").get("type") == "OneCycle" and "scheduler" not in facts.arguments:
         for key in ("cycle_min_lr", "cycle_max_lr"):
             if isinstance(params.get(key), list):
-                what = "a list, as documented, but this release computes with one number: the first step fails"
+                what = "a list, as documented, but this release expects one number: the first step fails"
                 yield Found(f"scheduler.params.{key}", what)
 
 
@@ -109,7 +109,7 @@ def scheduler_step_size_zero(facts: Facts) -> Iterator[Found]:
 
 
 @warning(
-    "remove the one that is not wanted; since 0.14.5 the script's wins",
+    "remove the one that you do not want; since 0.14.5 the script's takes precedence",
     "#5846",
     "the source of 0.12.0, 0.14.4 and 0.14.5",
     affects={"deepspeed": "<0.14.5"},
@@ -117,4 +117,4 @@ def scheduler_step_size_zero(facts: Facts) -> Iterator[Found]:
 def passed_scheduler_unused(facts: Facts) -> Iterator[Found]:
     passed, name = facts.arguments.get("scheduler"), facts.block("scheduler").get("type")
     if passed is not None and name is not None:
-        yield Found("scheduler", f"{name} is used, and the {passed} that the script passes is not, without a message")
+        yield Found("scheduler", f"{name} is used, and the {passed} that the script passes is silently ignored")

@@ -57,14 +57,14 @@ def zero3_checkpointing_recompute(facts: Facts) -> Iterator[Found]:
 
 
 @warning(
-    "call deepspeed.init_distributed() before anything else makes a process group of one rank",
+    "call deepspeed.init_distributed() before anything else creates a process group of one rank",
     "#8089",
     affects={"deepspeed": "<0.19.4"},
 )
 def single_rank_group(facts: Facts) -> Iterator[Found]:
     launched = facts.arguments.get("launched")
     if facts.stage == 3 and facts.world_size == 1 and isinstance(launched, int) and launched > 1:
-        what = f"{launched} processes, but a process group of one rank: each holds the whole model"
+        what = f"{launched} processes, but a process group of one rank: each process holds the whole model"
         yield Found("zero_optimization.stage", what)
 
 
@@ -78,7 +78,8 @@ def fp16_norm_of_one_rank(facts: Facts) -> Iterator[Found]:
     ranks = facts.arguments.get("tensor_parallel")
     if facts.on("fp16") and facts.stage == 0 and facts.job.clips and isinstance(ranks, int) and ranks > 1:
         what = (
-            "fp16 without ZeRO, tensor parallel: the norm is that of the first rank's gradients, and clips too little"
+            "fp16 without ZeRO, tensor parallel: only the first rank's gradients count in the norm, so clipping is too "
+            "weak"
         )
         yield Found("gradient_clipping", what)
 
@@ -89,7 +90,7 @@ def fp16_norm_of_one_rank(facts: Facts) -> Iterator[Found]:
 def float8_cast(facts: Facts) -> Iterator[Found]:
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.arguments.get("float8") is True:
-            what = f"DeepSpeed casts the model's float8 parameters to {name}, without their scales"
+            what = f"DeepSpeed casts the model's float8 parameters to {name}, without applying their scales"
             yield Found(f"{name}.enabled", what)
 
 

@@ -53,6 +53,6 @@ def zenflow_optimizer_keys(facts: Facts) -> Iterator[Found]:
 )
 def super_offload_settings(facts: Facts) -> Iterator[Found]:
     if facts.stage == 3 and facts.get("zero_optimization", "offload_optimizer", "super_offload") is True:
-        what = "what is stepped on the CPU keeps the learning rate of the start: a scheduler has no effect there"
+        what = "weights stepped on the CPU keep the initial learning rate: a scheduler has no effect there"
         where = "zero_optimization.offload_optimizer.super_offload"
-        yield Found(where, f"{what}; and there is one parameter group, whose settings are the first one's")
+        yield Found(where, f"{what}; and all groups become one, with the settings of the first")

@@ -81,7 +81,7 @@ def _about(problem: Problem, patches: Collection[str], named: Versions) -> list[
 
 def _fix(fix: PatchFix, problem: Problem) -> str:
     return (
-        f"{fix.sentence()} (it removes this message, not its cause)"
+        f"{fix.sentence()} (this removes the message, not its cause)"
         if problem.role is Role.FOLLOW_UP
         else fix.sentence()
     )
@@ -92,7 +92,7 @@ def _whose(problem: Problem, named: Versions) -> str:
 
 
 def _ranges(affects: Iterable[Mapping[str, str]]) -> str:
-    """The ranges, or nothing if one of them has no bound."""
+    """The ranges, or nothing if one of them is unbounded."""
     each = (", ".join(f"{name} {specifiers}" for name, specifiers in examined_from(one).items()) for one in affects)
     shown = list(dict.fromkeys(each))
     return "; or ".join(shown) if all(shown) else ""
@@ -127,7 +127,7 @@ def nothing(files: Sequence[LogFile]) -> str:
 
 def complaint(file: LogFile) -> str | None:
     if file.trouble and file.lines:
-        return f"{_shown(file)}: read only through line {file.lines}: {file.trouble}"
+        return f"{_shown(file)}: read up to line {file.lines}: {file.trouble}"
     if file.trouble:
         return f"{_shown(file)} cannot be read: {file.trouble}"
     return None if file.size else f"{_shown(file)} is empty"
@@ -160,7 +160,7 @@ def _json(finding: Ranked, reading: LogReading) -> dict[str, Any]:
 def problem_json(
     problem: Problem, patches: Collection[str] | None = None, log: Versions | None = None
 ) -> dict[str, Any]:
-    """patches: those that a log shows, of which `log` has the versions."""
+    """patches: those that apply to the versions that the log names, `log`."""
     found = fixes(problem.patches if patches is None else patches, (log or Versions()).alternatives())
     return {
         "id": problem.id,

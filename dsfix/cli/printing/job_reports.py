@@ -35,7 +35,7 @@ class ReportingProcess(NamedTuple):
 class Group:
     """The processes that report the same, and the reasons that they give.
 
-    reached: what an applied patch told, each with the ranks; effects: (step, phrase) of those on which it took effect.
+    reached: what an applied patch reported -> the ranks; effects: (step, phrase) of those on which it took effect.
     """
 
     processes: list[ReportingProcess] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Group:
 
     @property
     def did(self) -> str:
-        """What the patch did on these ranks, in one line; "" if it does not tell."""
+        """What the patch did on these ranks, in one line; "" if it does not report."""
         if not self.effects:
             return next((state for state in ("ran", "not reached") if state in self.reached), "")
         step, what = min(self.effects)

@@ -1,7 +1,7 @@
 """Printing: JSON, tables, rows and lines, as wide as the terminal.
 
 Without a terminal text is wrapped at 120 columns, which logs and issues show unbroken, and a line of `print_lines` is
-whole, so that `grep` finds all of it; $COLUMNS sets another width.
+whole, so that `grep` finds all of it; $COLUMNS sets a different width.
 """
 
 from __future__ import annotations

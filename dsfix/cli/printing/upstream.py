@@ -1,4 +1,4 @@
-"""The known bugs of a release, and what dsfix has for each: for `list --upstream`, `find` and `show`."""
+"""The known bugs of a release, and how dsfix handles each: for `list --upstream`, `find` and `show`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STYLES = {
     CoverageState.OPTIONAL: "yellow",
     CoverageState.DIAGNOSED: "cyan",
 }
-_WORDS = {CoverageState.NOBODY: "nobody", CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
+_WORDS = {CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
 Story = tuple[list[str], list[tuple[str, str]]]
 """Paragraphs, and rows of a name and a text."""
 _Found = Sequence[tuple[Bug, Answer]]
@@ -66,7 +66,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
         )
         print()
         output.say(
-            "What is patched is left out: `--verbose` shows all, and why. `python -m dsfix show NAME` explains a bug."
+            "Patched bugs are omitted; `--verbose` lists all, with reasons. `python -m dsfix show NAME` explains a bug."
         )
     return OK
 
@@ -77,7 +77,7 @@ def summary(found: _Found) -> str:
     total = sum(number for state, number in counts.items() if state not in coverage.APART)
     told = ", ".join(_counted(counts, [each for each in CoverageState if each not in coverage.APART]))
     besides = ", ".join(_counted(counts, coverage.APART))
-    return f"{total} known bug{'s' * (total != 1)}{told and ': '}{told}{besides and '; besides, '}{besides}"
+    return f"{total} known bug{'s' * (total != 1)}{told and ': '}{told}{besides and '; not counted: '}{besides}"
 
 
 def _counted(counts: Mapping[CoverageState, int], states: Sequence[CoverageState]) -> list[str]:
@@ -101,7 +101,7 @@ def as_json(bug: Bug, answer: Answer) -> dict[str, Any]:
 
 
 def line(bug: Bug, answer: Answer) -> tuple[str, str]:
-    """What the bug is called, by its patch where it has one, and what it is."""
+    """The bug's name (its patch's, if it has one) and description."""
     patch = next((each.partition(" ")[2] for each in answer.by if each.startswith("patch ")), "")
     if patch and answer.state is CoverageState.PATCHED:
         return patch, registry.catalogue()[patch].patch.title
@@ -109,7 +109,7 @@ def line(bug: Bug, answer: Answer) -> tuple[str, str]:
 
 
 def story(bug: Bug, answer: Answer) -> Story:
-    """What the table has on a bug, for `show`."""
+    """What the table says about a bug, for `show`."""
     row, reason = bug.row, _reason(answer)
     facts = {
         "dsfix": f"{answer.state.value}{': ' if reason else ''}{reason}",
@@ -123,7 +123,7 @@ def story(bug: Bug, answer: Answer) -> Story:
 
 
 def named(text: str) -> list[Bug]:
-    """The known bugs that go by this `number`, or that this number or address of upstream is about."""
+    """The known bugs with this `number`, or that this upstream number or URL is about."""
     link, entries = survey.reference(text), registry.catalogue()
 
     def about(bug: Bug) -> bool:
@@ -134,7 +134,7 @@ def named(text: str) -> list[Bug]:
 
 
 def number(bug: Bug) -> str:
-    """ "#1" of DeepSpeed's, "owner/name#1", the beginning of a commit's hash; where nothing upstream has it, a name."""
+    """ "#1" for DeepSpeed, "owner/name#1", the beginning of a commit's hash; a name if it is not known upstream."""
     where, _, name = bug.row.key.rpartition("/")
     kind = where.rpartition("/")[2]
     if kind in ("pull", "issues"):

@@ -140,7 +140,7 @@ def _seen(row: VerifiedPatch) -> str:
 
 def _what(name: str, run: Sighting) -> str:
     unexpected = name == "with" and run.patch and not run.in_force
-    return _first_line(run) + (f" (the patch is {run.patch} there)" if unexpected else "")
+    return _first_line(run) + (f" (patch outcome: {run.patch})" if unexpected else "")
 
 
 def _first_line(run: Sighting) -> str:

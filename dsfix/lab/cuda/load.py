@@ -23,14 +23,14 @@ def loaded() -> bool:
 
 
 def races() -> list[str]:
-    """The races that were seen in this process so far; none unless they are looked for."""
+    """The races that were seen in this process so far; none unless they are recorded."""
     return described(_loaded[0].races()) if _loaded else []
 
 
 def follow(schedule: Schedule) -> None:
-    """Follows the schedule from now on, unless the environment asks for one, which is followed from the start.
+    """Follows the schedule from now on, unless the environment sets one, which applies from the start.
 
-    To be called after `load` and before there are tensors on the device; a second call has no effect.
+    To be called after `load` and before any tensor is on the device; a second call has no effect.
     """
     if not _followed:
         _followed.append(of_environment() or schedule)
@@ -41,7 +41,7 @@ def follow(schedule: Schedule) -> None:
 def load(devices: int = 8) -> None:
     """Gives this process `devices` emulated CUDA devices; imports torch. A second call loads nothing.
 
-    Each follows the schedule that the environment asks for by then: a forked process may have another one. Raises
+    Each follows the schedule that the environment sets at that time; a forked process may have its own. Raises
     LabUnavailable, naming what is missing.
     """
     wanted = of_environment()

@@ -21,7 +21,7 @@ def described(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _use(use: Mapping[str, Any]) -> str:
-    """what: operator, argument and tensor; stream: its number, 0 for the default stream, below 0 for a process group's;
+    """what: operator, argument and tensor; stream: its number, 0 for the default one, negative for a process group's;
     node: the node of the backward pass, or ""; stack: (file, line, function), innermost first."""
     stream = use["stream"]
     where = "the default stream" if stream == 0 else f"stream {stream}"
@@ -34,5 +34,5 @@ def _use(use: Mapping[str, Any]) -> str:
 
 
 def _concerns(file: str) -> bool:
-    """Whether a frame says something about the job: not one of torch's own, nor of the lab."""
+    """Whether a frame belongs to the job rather than to torch or the lab."""
     return f"{os.sep}torch{os.sep}" not in file and not file.startswith(_OWN)

@@ -1,4 +1,4 @@
-"""In which order the emulated device does what waits on its streams, and what is looked for meanwhile."""
+"""The order in which the emulated device does the work on its streams, and what it records meanwhile."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def parse(text: str) -> Schedule:
 
 
 def variables(schedule: str, races: bool) -> dict[str, str]:
-    """What makes a process's emulated device follow a schedule, and look for races."""
+    """The variables that make a process's emulated device follow a schedule and record races."""
     return {SCHEDULE: schedule, RACES: "1" if races else ""}
 
 
 def of_environment(environment: Mapping[str, str] = os.environ) -> Schedule | None:
-    """What the two variables ask for; None: no schedule, every call is synchronous. Raises LabUnavailable."""
+    """The schedule that the two variables set; None: every call is synchronous. Raises LabUnavailable."""
     text, races = environment.get(SCHEDULE, ""), bool(environment.get(RACES))
     if not text and not races:
         return None

@@ -1,4 +1,4 @@
-"""What the loaded device has to do with any torch, tried once in each process."""
+"""A self-test of the loaded device, run once in each process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SENTENCE = "Expected all tensors to be on the same device"
 
 
 def fault() -> str:
-    """What the emulated device does wrong, one clause; "" if nothing. Draws no random number and starts no thread."""
+    """What the emulated device does wrong, in one clause, or "". Draws no random number and starts no thread."""
     try:
         return _fault()
     except (RuntimeError, AttributeError, TypeError) as error:
@@ -30,7 +30,7 @@ def _fault() -> str:
     for name, function in functions.items():
         result = function(one)
         if result.device != one.device or not torch.equal(result.cpu(), function(host)):
-            return f"{name} computes something else than on the CPU"
+            return f"{name} gives a different result than on the CPU"
     try:
         one + host
     except RuntimeError as error:
@@ -45,4 +45,4 @@ def _fault() -> str:
         if torch.cuda.current_stream() != stream:
             return "a stream does not become the current one"
     torch.cuda.current_stream().wait_stream(stream)
-    return "" if torch.equal(twice.cpu(), host * 2) else "a stream computes something else"
+    return "" if torch.equal(twice.cpu(), host * 2) else "work on a stream gives a wrong result"

@@ -77,7 +77,7 @@ def install(native: types.ModuleType) -> None:
             native.wait(stream.device_index, stream.stream_id, self._point)
 
         def query(self) -> bool:
-            self.synchronize()  # what is looked at has happened by then
+            self.synchronize()  # the event has happened by then
             return True
 
         def synchronize(self) -> None:

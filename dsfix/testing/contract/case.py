@@ -149,7 +149,7 @@ class Case:
         return dict(found)
 
     def copied(self, changed: Mapping[str, str]) -> Path:
-        """A copy of `root` in which these modules have another text; packages from elsewhere are copied into it."""
+        """A copy of `root` in which these modules have the given text; packages from elsewhere are copied into it."""
         directory = self.machine.directory()
         by_root: dict[tuple[Path, str], dict[str, str]] = {}
         for module, text in changed.items():
@@ -163,7 +163,7 @@ class Case:
         return directory
 
     def edited(self, *ids: str, telling: bool) -> dict[str, str]:
-        """module -> its text with the edits of the patches, as `dsfix diff` shows it or with what they tell."""
+        """module -> its text with the edits of the patches, as `dsfix diff` shows it, or with the effect reports."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DSFIX_", "_DSFIX_"))}
         environment["PYTHONPATH"] = os.pathsep.join(
             [*map(str, (*self.front, self.root)), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -89,7 +89,7 @@ def in_force(case: Case) -> Look:
 
 @functools.cache
 def _told(case: Case) -> Mapping[str, str]:
-    """As `written`, with what the edits tell."""
+    """Like `written`, with the edits' effect reports."""
     return case.edited(case.id, telling=True) if case.edits else {}
 
 
@@ -150,7 +150,9 @@ def every_import_order(case: Case) -> None:
         _check_same(case, found["seen"], expected["seen"], when)
         for target, seen in found["seen"].items():
             same = shared.setdefault(target, seen["shared"]) == seen["shared"]
-            case.expect(same, f"{when} {target} is shared by {seen['shared']}, in another order by {shared[target]}")
+            case.expect(
+                same, f"{when} {target} is shared by {seen['shared']}, in a different order by {shared[target]}"
+            )
     case.expect(any(found["order"][0] == "dsfix" for found in leaves), "no order starts with dsfix")
 
 
@@ -337,7 +339,7 @@ class _Processes:
     error: str
 
     def of(self, case: Case, kind: str) -> Look:
-        """The result of one process. Raises ContractBroken if there is none."""
+        """The result of one process. Raises ContractBroken if it gave none."""
         case.expect(kind in self.results, f"the process {kind} did not finish\n{self.error}")
         found: Look = self.results[kind]
         return found

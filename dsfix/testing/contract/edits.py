@@ -1,6 +1,6 @@
 """``python edits.py ID...``: module -> text with the edits of these patches, for `dsfix diff` and as the engine has it.
 
-`dsfix diff` leaves out what is told. Runs with the DeepSpeed to edit on PYTHONPATH; prints JSON.
+`dsfix diff` omits effect reports. Runs with the DeepSpeed to edit on PYTHONPATH; prints JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _text(module: str, pairs: list[tuple[Edit, str]]) -> str:
 
 
 def _told(patch_id: str, edit: Edit) -> Iterator[tuple[Edit, str]]:
-    """The edit with its code; one of an expression, and what is told before the statement that holds it."""
+    """The edit with its code; for an expression, also the effect report before the statement that contains it."""
     block, places = verdict.places(edit)
     telling, nodes = edit.telling(patch_id), {id(place[0]) for place in places if isinstance(place[0], ast.expr)}
     yield edit, edit.written if nodes else telling + edit.written

@@ -1,4 +1,4 @@
-"""Runs once per release: compiles the operators that tests load, so that it takes no test's time."""
+"""Runs once per release: compiles the operators that tests load, so that tests need not."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def work(rank, port, command, variables, directory):
 
 
 def ranks_of(*job):
-    """The first rank that does not end well, which ends the others, and its status; None if all end well."""
+    """The first rank that fails, which ends the others, and its status; None if all succeed."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -50,7 +50,7 @@ def ranks_of(*job):
             status = 1
             with contextlib.suppress(BaseException):
                 try:
-                    left.append(work(rank, port, *job))  # torch can hang where it destroys a process group
+                    left.append(work(rank, port, *job))  # torch can hang when it destroys a process group
                     status = 0
                 except BaseException:
                     traceback.print_exc()

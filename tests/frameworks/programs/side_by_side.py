@@ -1,7 +1,7 @@
-"""What axolotl, ms-swift and trl do to DeepSpeed themselves, beside dsfix; writes what was seen to JSON.
+"""What axolotl, ms-swift and trl do to DeepSpeed themselves, together with dsfix; writes what was seen as JSON.
 
-``side_by_side.py FILE first|last``: whether dsfix is imported before them or after them. trl's are trl's own; axolotl's
-and ms-swift's are made here where they are not installed.
+``side_by_side.py FILE first|last``: whether dsfix is imported before them or after them. trl's are its own; axolotl's
+and ms-swift's are copies if they are not installed.
 """
 
 import sys
@@ -29,7 +29,7 @@ STEPS = 3
 
 
 def axolotl():
-    """CheckpointWrapper: what DeepSpeed sets on it goes to the module inside."""
+    """CheckpointWrapper: attributes that DeepSpeed sets on it go to the module inside."""
     own = CheckpointWrapper.__setattr__
 
     def hand_on(self, name, value):
@@ -42,7 +42,7 @@ def axolotl():
 
 
 def swift():
-    """ModulesToSaveWrapper: the counter that DeepSpeed sets on it is set on its copies, too."""
+    """ModulesToSaveWrapper: the counter that DeepSpeed sets on it is also set on its copies."""
     own = ModulesToSaveWrapper.__setattr__
 
     def set_both(self, name, value):
@@ -74,7 +74,7 @@ class MadeTemplate:
 
 
 class MadeTrainer:
-    """Saving: what DeepSpeed consolidates of a LoRA is without the frozen parameters, whatever the caller says."""
+    """Saving: DeepSpeed consolidates a LoRA without the frozen parameters, whatever the caller requests."""
 
     def _fix_zero3_gather_all_parameters(self):
         before = self.deepspeed._zero3_consolidated_16bit_state_dict
@@ -86,7 +86,7 @@ class MadeTrainer:
 
 
 def own_or_made(module, name, made):
-    """The package's own function or class where it is installed."""
+    """The package's own function or class if it is installed."""
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError:
@@ -99,7 +99,7 @@ CONFIG = {
     "zero_allow_untested_optimizer": True,
     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 1_000_000},
 }
-told = HfDeepSpeedConfig(CONFIG)  # ms-swift asks transformers whether it is ZeRO-3
+told = HfDeepSpeedConfig(CONFIG)  # ms-swift queries transformers whether it is ZeRO-3
 
 own_or_made("axolotl.monkeypatch.deepspeed_utils", "apply_deepspeed_patches", axolotl)()
 wrapper = own_or_made("swift.pipelines.train.tuner", "_patch_modules_to_save_zero3", swift)

@@ -1,6 +1,6 @@
-"""Pairs of programs: with one missing wait, and right. Prints what each computes, as JSON.
+"""Pairs of programs: with one missing wait, and correct. Prints what each computes, as JSON.
 
-Each takes `right` and returns (what it computed, what it has to be). On a GPU the work that is not waited for is late.
+Each takes `right` and returns (what it computed, what it has to be). On a GPU the work without a wait is late.
 """
 
 import json
@@ -18,14 +18,14 @@ CYCLES = 500_000_000  # a quarter of a second on a GPU
 
 
 def late():
-    """What the current stream gets from now on is late on a GPU; on the emulated device the schedule decides."""
+    """Work issued to the current stream from now on is late on a GPU; on the emulated device the schedule decides."""
     if not lab.emulated:
         torch.cuda._sleep(CYCLES)
 
 
 @contextmanager
 def late_stream():
-    """What is issued here is late on a GPU and does not delay the default stream."""
+    """Work issued here is late on a GPU and does not delay the default stream."""
     if lab.emulated:
         yield
         return
@@ -116,7 +116,7 @@ def slices_of_one_bucket(right):
     with torch.cuda.stream(stream):
         late()
         bucket[:32].add_(1)
-    # aligned like the right one: CUDA waits for all streams when it loads a kernel, and another alignment has another
+    # aligned like the right one: CUDA waits for all streams when it loads a kernel, and each alignment has its own
     bucket[32 if right else 16 :].mul_(2)
     torch.cuda.synchronize()
     return bucket.sum().item(), 32.0 if right else 48.0

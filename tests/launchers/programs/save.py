@@ -1,4 +1,4 @@
-"""Trains one step on one rank and saves a checkpoint: `save.py DIRECTORY`; the weight, apart, too."""
+"""Trains one step on one rank and saves a checkpoint: `save.py DIRECTORY`; also the weight alone."""
 
 import os
 import sys

@@ -28,7 +28,7 @@ def test_a_current_build_is_kept(tmp_path):
     assert operators._current(built(tmp_path, torch_build().directory))
 
 
-def test_a_build_for_another_torch_is_not_current(tmp_path):
+def test_a_build_for_a_different_torch_is_not_current(tmp_path):
     assert not operators._current(built(tmp_path, tmp_path / "other"))
 
 
@@ -38,7 +38,7 @@ def test_an_incomplete_build_is_not_current(tmp_path, what):
     assert not operators._current(tmp_path)
 
 
-def test_a_build_with_other_flags_is_not_current(tmp_path):
+def test_a_build_with_different_flags_is_not_current(tmp_path):
     plan = built(tmp_path, torch_build().directory) / "build.ninja"
     plan.write_text(plan.read_text().replace("cp $in", "cp -f $in"))
     assert not operators._current(tmp_path)

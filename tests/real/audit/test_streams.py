@@ -1,4 +1,4 @@
-"""The audit under a schedule: silent where DeepSpeed waits as it has to, and not where it does not."""
+"""The audit under a schedule: silent if DeepSpeed waits where it must, and not otherwise."""
 
 import pytest
 from packaging.version import Version
@@ -35,7 +35,7 @@ def test_a_right_release_agrees_and_has_no_race(stage, schedule, tried):
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_left_out_waits_are_found(stage, planted, tried):
+def test_missing_waits_are_found(stage, planted, tried):
     plant = planted("waits_left_out")
     if stage == 2:  # without a schedule nothing waits
         assert tried(plan(stage, ""), plant=plant).agrees

@@ -1,4 +1,4 @@
-"""What becomes of a training that cannot be audited, and that the observer leaves it as it is."""
+"""The outcome of a training that cannot be audited; the observer does not change a training."""
 
 import json
 import os

@@ -45,7 +45,7 @@ def job(tmp_path, command):
 
 @pytest.fixture
 def other(tmp_path):
-    """A directory with this dsfix under another version number."""
+    """A directory with this dsfix under a different version number."""
     package = tmp_path / "other" / "dsfix"
     shutil.copytree(Path(str(dsfix.__file__)).parent, package, ignore=shutil.ignore_patterns("__pycache__", "patches"))
     patches = Path(dsfix.patches.__file__).parent
@@ -92,13 +92,13 @@ def test_a_rank_without_dsfix_is_named_and_not_waited_for(job):
         pytest.skip("this release cannot be imported without dsfix")
     seen = job("alike", "without", "alike")
     assert [(each["error"], each["trained"]) for each in seen] == [("", True)] * 3
-    assert "no word from rank 1 so far: late, or without dsfix." in seen[0]["log"]
+    assert "rank 1 has not reported yet: slow, or without dsfix." in seen[0]["log"]
     assert not seen[1]["log"]
 
 
 @needs_deepspeed
 @pytest.mark.parametrize("how", ["by turns", "rank 0 only"])
-def test_init_distributed_stays_local_where_the_script_made_the_process_group(job, how):
+def test_init_distributed_stays_local_if_the_script_created_the_process_group(job, how):
     """HARM: the others wait at a barrier until the main process has downloaded; or they run no DeepSpeed at all."""
     seen = job("alike", "alike", script=how)
     assert [(each["error"], each["log"]) for each in seen] == [("", "")] * 2
@@ -120,7 +120,7 @@ def store():
     return torch.distributed.HashStore()
 
 
-def test_each_rank_sees_those_that_have_come_before(store):
+def test_each_rank_sees_earlier_statements(store):
     usual, other = statement(a="applied"), statement("0.2.0", a="failed")
     boards = [board(store, rank, 4, mine) for rank, mine in enumerate((usual, usual))]
     assert [each.differences() for each in boards] == ["", ""]
@@ -133,7 +133,7 @@ def test_each_rank_sees_those_that_have_come_before(store):
     assert boards[0].silent() == []
 
 
-def test_different_digests_alone_are_no_difference(store):
+def test_different_digests_alone_are_not_a_difference(store):
     outcomes = ("applied", "pending", "already-fixed")
     boards = [board(store, rank, 3, statement(a=outcome)) for rank, outcome in enumerate(outcomes)]
     assert [each.differences() for each in boards] == [""] * 3
@@ -145,7 +145,7 @@ def test_equal_ranks_cost_one_request_however_many_they_are(store, monkeypatch):
     assert (boards[0].differences(), boards[0].silent()) == ("", [])
 
 
-def test_a_rank_overwrites_what_an_earlier_attempt_has_left(store):
+def test_a_rank_overwrites_the_statement_of_an_earlier_attempt(store):
     """torch's elastic agent keeps one store for all attempts."""
     usual, other = statement(a="applied"), statement(a="failed")
     first, _ = (board(store, rank, 2, mine) for rank, mine in enumerate((usual, other)))

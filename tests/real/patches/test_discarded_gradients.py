@@ -1,4 +1,4 @@
-"""Gradients that a script discards stay discarded, where patches add what DeepSpeed loses; in doubt with a warning."""
+"""Patches that add gradients which DeepSpeed loses keep discarded ones discarded; in doubt, with a warning."""
 
 import pytest
 
@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     ("patch_id", "stage"), [("zero3_two_losses_one_forward", 3), ("zero2_accumulation_drops_microbatches", 2)]
 )
-def test_what_the_script_discards_is_not_trained(run, applies, patch_id, stage):
+def test_discarded_gradients_are_not_applied(run, applies, patch_id, stage):
     applies(patch_id)
     seen, errors = run("discarded", stage)
     for doubtful in ("perhaps", "looked_at"):

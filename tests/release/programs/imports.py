@@ -1,6 +1,6 @@
-"""Writes with which error `import deepspeed` ends here, or none; after "dsfix", with dsfix imported first.
+"""Writes the error of `import deepspeed` here, if any; after "dsfix", with dsfix imported first.
 
-After "by hand", the script itself has put the names there that numpy and torch lack.
+After "by hand", the script itself has added the names that numpy and torch lack.
 """
 
 import json

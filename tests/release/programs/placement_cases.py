@@ -1,4 +1,4 @@
-"""What is attached after deepspeed.initialize, models without an engine, and what is not to be reported."""
+"""Tensors attached after deepspeed.initialize, models without an engine, and tensors that must not be reported."""
 
 import inspect
 
@@ -67,12 +67,12 @@ def run(lab):
 
     def offloaded():
         asked = engine(1)
-        asked.module[0].weight.ds_offload = True  # as deepspeed.linear's frozen weights have it
+        asked.module[0].weight.ds_offload = True  # as for deepspeed.linear's frozen weights
         asked.module[0].to("cpu")
         return seen(dsfix.placement_report(asked))
 
     def partitioned():
-        """Gathering does not ask where an empty parameter is."""
+        """Gathering ignores the device of an empty parameter."""
         settings = config(3)
         settings["zero_optimization"]["stage3_param_persistence_threshold"] = 0
         asked = lab.initialize(nn.BatchNorm1d(2), settings)

@@ -1,4 +1,4 @@
-"""Another DSFIX_PLACEMENT for the calls that follow, in place of another process."""
+"""Changes DSFIX_PLACEMENT for the following calls, instead of starting a new process."""
 
 from dsfix.settings import Settings
 

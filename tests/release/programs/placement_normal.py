@@ -1,4 +1,4 @@
-"""Models that are in order: what the placement report says of them, before and after a training step."""
+"""Correct models: what the placement report says about them, before and after a training step."""
 
 import numpy
 
@@ -22,7 +22,7 @@ def cases(lab):
     from dsfix.lab.models import MLP, Transformer
 
     class Harmless(MLP):
-        """Has much that looks misplaced and is not."""
+        """Contains much that looks misplaced but is not."""
 
         def __init__(self):
             super().__init__()
@@ -40,7 +40,7 @@ def cases(lab):
             return super().forward(self.normed(x) * self.inv_freq + self.eps)
 
     class Rotary(torch.nn.Module):
-        """As if it were one of transformers' own."""
+        """Like a class of transformers."""
 
         __module__ = "transformers.models.some.modeling_some"
 
@@ -49,7 +49,7 @@ def cases(lab):
             self.positions = torch.ones(16, device="cpu")
 
     class Stays(torch.nn.Module):
-        """Decides itself where it is."""
+        """Decides its own device."""
 
         def __init__(self):
             super().__init__()

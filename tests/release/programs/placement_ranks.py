@@ -1,4 +1,4 @@
-"""One of two ranks: what each logs of what both have, of what only rank 1 has astray, and of stages of a pipeline."""
+"""One of two ranks: what each logs about tensors of both, tensors misplaced only on rank 1, and pipeline stages."""
 
 import dsfix  # noqa: F401 isort: skip  before torch and DeepSpeed
 from placement_mode import set_mode
@@ -18,7 +18,7 @@ def under_init(lab):
 
 def pipeline(lab):
     torch = lab.torch
-    torch.distributed.group.WORLD.bound_device_id = None  # with which gloo can make no other group
+    torch.distributed.group.WORLD.bound_device_id = None  # with which gloo cannot create another group
     layers = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
     for layer in layers:
         layer.plain = torch.rand(2)

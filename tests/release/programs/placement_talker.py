@@ -1,4 +1,4 @@
-"""A Qwen-Omni-like model made under zero.Init, whose talker's buffers stay on the CPU: what becomes of it."""
+"""A Qwen-Omni-like model created under zero.Init, whose talker's buffers stay on the CPU: the outcome."""
 
 import io
 
@@ -12,7 +12,7 @@ CONFIG = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}
 
 
 def buffers(torch):
-    """By what makes them."""
+    """By the function that creates them."""
     made = {name: getattr(torch, name)(WIDTH) for name in ("zeros", "ones", "arange", "randn", "rand", "hann_window")}
     file = io.BytesIO()
     torch.save(torch.full((WIDTH,), 3.0, device="cpu"), file)
@@ -59,7 +59,7 @@ def run(lab):
             return self.talker(self.thinker(x))
 
     def outside(model):
-        """An adapter that is not made under zero.Init."""
+        """An adapter that is not created under zero.Init."""
         model.talker.adapter = nn.BatchNorm1d(WIDTH, affine=False, track_running_stats=True).eval()
         return model
 

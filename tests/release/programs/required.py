@@ -1,4 +1,4 @@
-"""Writes what `dsfix.require` says after the imports, of the applied patches, and of an id that no patch has."""
+"""Writes the answers of `dsfix.require` after the imports: for the applied patches and for an unknown id."""
 
 import importlib
 import json

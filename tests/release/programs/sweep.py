@@ -1,4 +1,4 @@
-"""Writes whether dsfix finds every function of the modules named on the command line and knows its code again."""
+"""Writes whether dsfix finds every function of the modules named on the command line and reproduces its code."""
 
 import ast
 import importlib
@@ -34,7 +34,7 @@ def definitions(path):
 
 
 def live_lines(module, qualname):
-    """First lines of what the imported module really holds under that name, in the module's own file."""
+    """First lines of the functions that the imported module contains under that name, in its own file."""
     try:
         *_, raw = attributes.attribute(module, qualname)
     except Refused:
@@ -45,7 +45,7 @@ def live_lines(module, qualname):
 
 
 def knows_again(module, qualname):
-    """Raises Refused where the function in memory is not what its file says."""
+    """Raises Refused if the function in memory does not match its file."""
     code = rewrite.find_function(module, qualname).__code__
     rewrite.imports_of(source.block_at(code.co_filename, code.co_firstlineno), qualname, code)
 
@@ -54,7 +54,7 @@ result = {"functions": 0, "seconds": 0.0, "modules": 0, "absent": [], "wrong": [
 for name in sys.argv[2:]:
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # optional dependencies, or a process group that has to be there
+    except Exception as error:  # optional dependencies, or a required process group
         result["absent"].append(f"{name}: {error}")
         continue
     result["modules"] += 1

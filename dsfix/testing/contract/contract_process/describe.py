@@ -122,7 +122,7 @@ def holder_of(module: ModuleType, qualname: str) -> tuple[Any, str]:
 
 
 def function_of(module: ModuleType, qualname: str) -> FunctionType:
-    """The module's own function of that name, below any decorators. Raises LookupError if there is none."""
+    """The module's own function of that name, below any decorators. Raises LookupError if it does not exist."""
     holder, name = holder_of(module, qualname)
     value = vars(holder)[name]
     queue, seen = [value], set()

@@ -127,7 +127,7 @@ class Process:
             del sys.modules[name]
 
     def probe(self) -> None:
-        """Edits the same functions with another patch, each time in the same way; records those it could not edit."""
+        """Edits the same functions with a second patch, always in the same way; records those it could not edit."""
         self.done.append([])
         for change in self.changes:
             qualname = change["qualname"]
@@ -141,7 +141,7 @@ class Process:
                     self.done[-1].append(qualname)
 
     def occupied(self) -> None:
-        """Records the functions whose only statement the patch edits: there is no place for another patch."""
+        """Records the functions whose only statement the patch edits, which leaves no place for a second patch."""
         self.done.append(sorted(self.filled))
 
     def _probes(self, change: Mapping[str, str]) -> Iterator[Any]:

@@ -1,8 +1,8 @@
 """Ranks of one job, forked from this process after torch; writes the result of deepspeed.initialize on each.
 
 Arguments: the output file, the kind of each rank (alike, skip=ID, other, without; comma-separated), and what they do:
-train; or make the process group themselves and call init_distributed by turns, or on rank 0 only. OTHER_DSFIX is the
-directory of another dsfix.
+train; or create the process group themselves and call init_distributed one by one, or on rank 0 only. OTHER_DSFIX is
+the directory of a second dsfix.
 """
 
 import json

@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module="torch.optim")
 
 
 class Own:
-    """A scheduler as people write them, with nothing of torch's."""
+    """A user-written scheduler, independent of torch's."""
 
     def __init__(self, optimizer):
         self.optimizer, self.steps = optimizer, 0
@@ -72,7 +72,7 @@ def stepped(scheduler):
 
 
 def plain(kind):
-    """Rates of the groups with parameters, step by step; the parameters; the scheduler, which it saved half-way."""
+    """Rates of the groups with parameters, step by step; the parameters; the scheduler, which it saved halfway."""
     model = MLP()
     optimizer = parts(model)
     scheduler = SCHEDULERS[kind](optimizer)
@@ -136,7 +136,7 @@ def resumed(kind, stage, checkpoint):
         engine.load_checkpoint(str(lab.tmp / f"{kind}-{stage}"))
     else:
         state = torch.load(lab.tmp / f"{kind}.pt", weights_only=False)
-        state["_last_lr"] = state["_last_lr"][1:3]  # of the groups that were left
+        state["_last_lr"] = state["_last_lr"][1:3]  # of the remaining groups
         scheduler.load_state_dict(state)
     rates = []
     for _ in range(STEPS // 2, STEPS - 1):

@@ -33,7 +33,7 @@ def saved(directory):
         DeepseekV3Config(vocab_size=64, first_k_dense_replace=0, **sizes, **heads, **widths, **experts)
     )
     for bias in biases(model):
-        bias.copy_(8 + 0.004 * torch.arange(len(bias)))  # closer than bf16 and fp16 tell apart
+        bias.copy_(8 + 0.004 * torch.arange(len(bias)))  # closer than bf16 and fp16 can distinguish
     model.save_pretrained(directory)
 
 
