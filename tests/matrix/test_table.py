@@ -56,19 +56,6 @@ def test_what_is_written_is_what_is_read(tmp_path):
     assert table.load(copy) == table.load()
 
 
-def test_a_release_that_the_table_lacks():
-    assert table.load().release("0.14.2").deepspeed == "0.14.2"
-    with pytest.raises(KeyError):
-        table.load().release("0.14.99")
-
-
-def test_spans():
-    releases = ("1", "2", "3", "4", "5", "6")
-    assert table.span({"1", "2", "3", "5"}, releases) == "1 to 3, 5"
-    assert table.span(["4", "5"], releases) == "4, 5"
-    assert table.span([], releases) == ""
-
-
 @pytest.mark.parametrize(
     "text", ["", "<<<<<<< ours\n", "[]", '{"environments": {}, "releases": []}', '{"releases": [{}]}']
 )
