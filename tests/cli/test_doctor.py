@@ -115,14 +115,3 @@ def test_the_page_is_printed_without_deepspeed(environment, half):
     assert ("deepspeed_half_installed" if half else "deepspeed_missing") in ids(done)
     assert "deepspeed_import_fails" not in ids(done)
     assert "What to fix" in doctor(environment).stdout
-
-
-def test_bad_usage(environment):
-    assert doctor(environment.install(), "everything").returncode == 2
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_that_is_not_utf8(environment, encoding):
-    done = doctor(environment.install(), PYTHONIOENCODING=encoding)
-    assert "-> " in done.stdout
-    assert "Traceback" not in done.stderr

@@ -75,18 +75,6 @@ def test_in_trouble_first_then_a_line_for_each_patch_by_severity(environment):
     assert f" patches apply: {counts}" in " ".join(other.stdout.split())
 
 
-def test_the_table_has_the_same_order(environment):
-    install = environment.install("0.17.6")
-    install.stage3.unlink()
-    found = rows(environment.dsfix("list", "--verbose", DSFIX_ONLY=""))
-    order = []
-    for patch_id, outcome in found:
-        severity = list(Severity).index(registry.catalogue()[patch_id].patch.severity)
-        order.append((outcome != "drifted", outcome != "applies", severity, patch_id))
-    assert order == sorted(order)
-    assert {"drifted"} <= {outcome for _, outcome in found}
-
-
 def test_what_has_no_effect_is_counted_and_listed_with_verbose(environment):
     environment.install("0.14.2")
     short, whole = (environment.dsfix("list", *options) for options in ((), ("--verbose",)))
@@ -147,12 +135,6 @@ def test_a_missing_module_is_trouble(environment):
     assert "reinstall deepspeed" in listed(done)[FLAGSHIP]["reason"]
 
 
-def test_skipped_by_the_user(environment):
-    done = environment.install().dsfix("list", "--json", DSFIX_SKIP=FLAGSHIP)
-    assert listed(done)[FLAGSHIP]["outcome"] == "disabled"
-    assert "DSFIX_SKIP" in listed(done)[FLAGSHIP]["reason"]
-
-
 def test_a_reader_that_stops_reading_is_not_an_error(environment):
     process = environment.install().start("list")
     process.stdout.close()
@@ -176,11 +158,6 @@ def test_a_terminal_without_utf8(environment, encoding):
     done = environment.install().dsfix("list", PYTHONIOENCODING=encoding)
     assert done.returncode == 0, done.stderr
     assert FLAGSHIP in done.stdout
-
-
-def test_a_narrow_terminal_still_shows_the_reason(environment):
-    done = environment.install("0.14.4").dsfix("list", "--verbose", COLUMNS="40")
-    assert "is outside" in " ".join(done.stdout.split())
 
 
 def test_lines_are_cut_only_at_the_edge_of_a_terminal(environment):
