@@ -74,7 +74,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="order of work on streams: early, late, ahead or random:SEED (emulated device only)",
     )
-    add("--races", action="store_true", help="report unordered uses of memory by streams (emulated device only)")
     add("--phases", type=_phases, metavar="NAME,…", help=f"{', '.join(PHASES)} or none (default: all)")
     add("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
     add("--no-search", action="store_true", help="only compare, with and without dsfix")
@@ -157,8 +156,8 @@ def _resolved(options: argparse.Namespace) -> Resolved:
     try:
         given = arguments.parse(options.model_args)
         device, ranks, why = _device(options.device)
-        if (options.schedule or options.races) and (device == "cpu" or ranks is not None):
-            raise Complaint(f"--schedule and --races require the emulated CUDA device; {why or 'this is another'}")
+        if options.schedule and (device == "cpu" or ranks is not None):
+            raise Complaint(f"--schedule requires the emulated CUDA device; {why or 'this is another'}")
         named = {each.name for each in dataclasses.fields(Options)} - {"arguments", "device", "most_ranks"}
         chosen = Options(
             **{name: getattr(options, name) for name in named},

@@ -1,6 +1,5 @@
 """`audit` with a stand-in for the training: reading configs, the search, the text, the JSON, the exit status."""
 
-import dataclasses
 import importlib.util
 import json
 import math
@@ -288,12 +287,10 @@ LOST = Difference("resume", "parameters", 3, ("a.weight",), 0.5, 1.0, 0.5, 1e-6)
 
 
 class Bench:
-    """A stand-in for trials: `found(plan, patches)` returns the differences, `races` the races. plans: those trained by
-    the search.
-    """
+    """A stand-in for trials: `found(plan, patches)` returns the differences. plans: those trained by the search."""
 
-    def __init__(self, plan, applied, found, races=lambda plan, patches: ()):
-        self.applied, self.found, self.races, self.plans = tuple(applied), found, races, []
+    def __init__(self, plan, applied, found):
+        self.applied, self.found, self.plans = tuple(applied), found, []
         self.plan = plan
 
     def trial(self, plan, *, skip=(), patched=True, timeout=120.0):
@@ -301,8 +298,7 @@ class Bench:
         self.plans.append(plan)
         found = self.found(plan, set(patches))
         errors = tuple(each.detail for each in found if each.what == "error")
-        races = tuple(self.races(plan, set(patches)))
-        return AuditVerdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors, races=races)
+        return AuditVerdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors)
 
     def search(self, suspects=(), seconds=1000.0):
         search = Search(self.trial, self.plan, self.trial(self.plan), time.monotonic() + seconds)
@@ -439,17 +435,6 @@ def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
     assert found.trials == 1
 
 
-def test_a_race_of_a_later_phase_is_not_taken_for_one_of_the_training():
-    """The patch that the error names is enough for the training, and p07 is needed for what comes behind it."""
-    named = "zero3_checkpoint_recompute"
-
-    def races(plan, patches):
-        return ["race"] if {named} <= patches and "p07" not in patches and "resume" in plan.phases else []
-
-    bench = Bench(plan_of(phases=("resume",)), [named, *MANY], unless(named, wrong=error(EMPTIED)[0]), races)
-    assert {fix.patch for fix in bench.search().fixes} == {named, "p07"}
-
-
 def test_an_error_behind_another_one_names_its_patch_too():
     def found(plan, patches):
         if "torch_elastic_log" not in patches:
@@ -539,20 +524,6 @@ def test_text_of_a_remaining_bug():
 def test_text_of_a_wrong_patch_and_of_no_comparison():
     assert "a patch is wrong" in text_of(AuditVerdict((WRONG,), 30, patches=("p",)), AuditVerdict((), 30))
     assert "nothing compared: timed out after 120 s" in text_of(AuditVerdict(failed="timed out after 120 s"))
-
-
-def test_races_are_no_agreement():
-    races = tuple(f"race: write by op{number}\n      a.py:1 in f\n    and read by op" for number in range(5))
-    raced = dataclasses.replace(AGREES, races=races)
-    assert not raced.agrees
-    text = text_of(raced)
-    assert "(412 comparisons); 5 races: - race: write by op0 a.py:1 in f and read by op - race: write by op1" in text
-    assert "and 2 more races (--json)" in text
-
-
-def test_a_patch_that_ends_a_race_is_found():
-    bench = Bench(plan_of(), MANY, lambda plan, patches: [], unless("p03", wrong="race"))
-    assert [fix.patch for fix in bench.search().fixes] == ["p03"]
 
 
 def test_json_is_json():
@@ -687,8 +658,7 @@ def test_options_reach_the_plan(audit):
         ("--phases=load", "must be some of resume, universal, zero_to_fp32, 16bit, or none; got 'load'"),
         ("--model-args=learning_rat=1", "did you mean learning_rate"),
         ("--schedule=sooner", "expected early, late, ahead or random:SEED, got 'sooner'"),
-        ("--schedule=late", "--schedule and --races require the emulated CUDA device"),
-        ("--races", "--schedule and --races require the emulated CUDA device"),
+        ("--schedule=late", "--schedule requires the emulated CUDA device"),
     ],
 )
 def test_bad_options(audit, option, words):
