@@ -98,21 +98,6 @@ def test_of_some_severities(environment, options):
     assert "'bad' is not one of wrong-result, crash" in refused.stderr
 
 
-def test_of_bugs_that_a_config_meets(environment):
-    file = environment.directory / "ds.json"
-    content = {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "gradient_clipping": 1.0}
-    file.write_text(json.dumps(content))
-    done = environment.install().dsfix("list", "--config", "ds.json")
-    assert groups(done) == {"crash": [FLAGSHIP]}
-    assert " patches for bugs that ds.json meets apply: 1 crash" in done.stdout
-    file.write_text(json.dumps({**content, "gradient_clipping": 0}))
-    assert groups(environment.dsfix("list", "--config", "ds.json")) == {}
-    file.write_text("{")
-    refused = environment.dsfix("list", "--config", "ds.json")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert FLAGSHIP in listed(environment.dsfix("list", "--json"))
-
-
 def test_without_deepspeed(environment):
     done = environment.dsfix("list")
     assert done.returncode == 3
