@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import math
-import re
 import signal
 import textwrap
 import time
@@ -469,19 +468,9 @@ def text_of(*arguments, **options):
     return " ".join(" ".join(report.text(audit_of(*arguments, **options))).split())
 
 
-VERSIONS = {"deepspeed": "0.17.6", "torch": "2.13.0+cpu"}
 AGREES = AuditVerdict(
-    comparisons=412, patches=("zero2_accumulation_drops_microbatches",), versions=VERSIONS, device="CPU"
+    comparisons=412, patches=("zero2_accumulation_drops_microbatches",), versions={"deepspeed": "0.17.6"}, device="CPU"
 )
-
-
-def test_text_of_agreement():
-    text = text_of(AGREES, AuditVerdict(comparisons=412, unseen={"norm": "there is none"}))
-    assert "deepspeed 0.17.6, torch 2.13.0+cpu" in text
-    assert "ZeRO-2, bf16, accumulation 4, clipping 1, AdamW; 6 steps on 2 ranks; CPU, 12 s" in text
-    assert text.count("agrees with PyTorch within rounding (412 comparisons)") == 2
-    assert "- micro-batches of 2" in text
-    assert not re.search("fixe[ds]", text, re.IGNORECASE)
 
 
 def test_text_of_a_fix():
@@ -727,18 +716,9 @@ def test_when_interrupted_the_results_so_far_are_reported(audit, number):
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (WAITS, "Interrupted before anything was compared."),
-        (f"if not patched: {WAITS}\n    return AuditVerdict((), 10, patches=patches)", "Interrupted: these are the"),
-    ],
-)
-def test_an_interrupted_audit_says_so(audit, body, said):
-    process = audit.start(body=body)
+def test_an_audit_that_is_interrupted_before_anything_was_compared_says_so(audit):
+    process = audit.start(body=WAITS)
     assert any("waiting" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said in out
-    assert ("(10 comparisons)" in out) == ("so far" in out)
+    assert (process.returncode, "Interrupted before anything was compared." in out) == (130, True)
