@@ -215,29 +215,29 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
     plan = audit.resolved.plan
     operator = operators.needed(plan)
     run = functools.partial(trial, command=command)
-    with progress.shown(3 if operator else 2) as shown:
-        if operator:
-            shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
-            shown.done(f"{compiled(plan, command):.1f} s")
-        shown.start("with dsfix")
-        audit.with_dsfix = verdict = run(plan, timeout=options.timeout)
-        shown.done(in_short(verdict), 1 if verdict.patches else 2)
-        if not verdict.patches:
-            return
-        shown.start("without dsfix")
-        audit.without = run(plan, patched=False, timeout=options.timeout)
-        shown.done(in_short(audit.without))
+    shown = progress.Progress(3 if operator else 2)
+    if operator:
+        shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
+        shown.done(f"{compiled(plan, command):.1f} s")
+    shown.start("with dsfix")
+    audit.with_dsfix = verdict = run(plan, timeout=options.timeout)
+    shown.done(in_short(verdict), 1 if verdict.patches else 2)
+    if not verdict.patches:
+        return
+    shown.start("without dsfix")
+    audit.without = run(plan, patched=False, timeout=options.timeout)
+    shown.done(in_short(audit.without))
     if options.no_search or verdict.failed or (verdict.agrees and audit.without.agrees):
         return
-    with progress.shown(None) as shown:
+    shown = progress.Progress(None)
 
-        def watched(what: str | None, seen: AuditVerdict | None) -> None:
-            if what is not None:
-                shown.start(what)
-            if seen is not None:
-                shown.done(in_short(seen))
+    def watched(what: str | None, seen: AuditVerdict | None) -> None:
+        if what is not None:
+            shown.start(what)
+        if seen is not None:
+            shown.done(in_short(seen))
 
-        patience = min(options.timeout, _LEAST + _PATIENCE * verdict.seconds)
-        search = Search(run, plan, verdict, time.monotonic() + options.time, patience, watched)
-        audit.found = search.found
-        search.run(audit.without, audit.resolved.suspects)
+    patience = min(options.timeout, _LEAST + _PATIENCE * verdict.seconds)
+    search = Search(run, plan, verdict, time.monotonic() + options.time, patience, watched)
+    audit.found = search.found
+    search.run(audit.without, audit.resolved.suspects)

@@ -112,10 +112,7 @@ def _print(listed: _Listed, verbose: bool) -> None:
     rest = output.counted(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
     output.say(f"{rest}: `--verbose` shows the reasons" if rest and not verbose else rest)
     if verbose:
-        rows = [
-            ((each.id, output.word(verdict.outcome), _why(each, verdict)), output.style(verdict.outcome))
-            for each, verdict in ordered
-        ]
+        rows = [(each.id, output.word(verdict.outcome), _why(each, verdict)) for each, verdict in ordered]
         output.print_table(("patch", "here", "why"), rows)
     else:
         output.print_lines(
