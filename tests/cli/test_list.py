@@ -43,7 +43,7 @@ def test_every_patch_is_listed_once_with_a_reason(environment):
 
 def rows(done):
     """(id, outcome) of each row of the table."""
-    lines = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith(" ")]
+    lines = [line.split()[:2] for line in done.stdout.splitlines() if not line.startswith(" ")]
     return [(line[0], line[1]) for line in lines if line and line[0] in registry.catalogue()]
 
 
