@@ -133,7 +133,7 @@ def of_a_release(release: str, pairs: int) -> list[str]:
 
     others = (lambda: cpu_seconds(WITH, path), first, lambda: cpu_seconds(LIST, path))
     found = by_turns(pairs, lambda: cpu_seconds(PLAIN, path), others)
-    names = ("import dsfix; import deepspeed", "the same in the first process, with an empty cache", "`list`")
+    names = ("import dsfix; import deepspeed", "the same in the first process (empty cache)", "`list`")
     wanted = ("1.03", "1.12", "0.15")
     return [_row(release, name, each.quickest, each.pairs, most) for name, each, most in zip(names, found, wanted)]
 
@@ -147,7 +147,7 @@ def of_a_large_catalogue(pairs: int) -> list[str]:
             cpu_seconds(WITH, each, path)
         others = [lambda each=each: cpu_seconds(WITH, each, path) for each in (real, large)]
         usual, larger = by_turns(pairs, lambda: cpu_seconds(PLAIN, path), others)
-    what = f"the same with {catalogues.SIZE} patches, {catalogues.APPLY} of which apply, minus that with the real ones"
+    what = f"import with {catalogues.SIZE} patches, {catalogues.APPLY} of which apply, minus import with the real ones"
     pairs_apart = [a - b for a, b in zip(larger.pairs, usual.pairs)]
     return [_row(LARGE, what, larger.quickest - usual.quickest, pairs_apart, "0.01")]
 
@@ -172,11 +172,12 @@ def main() -> None:
     page = f"""# What dsfix costs
 
 `tox run -e bench` on {date.today()}: {named}, Python {platform.python_version()}, {os.cpu_count()} cores, \
-{options.pairs} pairs of runs, {time.perf_counter() - started:.0f} s. CPU time as a ratio of that of \
-`import deepspeed`: of the quickest runs, and the median and quartiles of the pairs. Other work on the machine makes \
-processes slower, never quicker. In the last row the ratio to the unpatched call.
+{options.pairs} pairs of runs, {time.perf_counter() - started:.0f} s.
 
-| DeepSpeed | what | quickest | pairs | wanted, at most |
+CPU time relative to `import deepspeed` alone: the ratio of the quickest runs, which other work on the machine disturbs
+least, and the median and quartiles of the pairs. The last row is relative to the unpatched call.
+
+| DeepSpeed | what | quickest | pairs | limit |
 | --- | --- | --- | --- | --- |
 {table}
 """

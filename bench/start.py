@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=500)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    page = f"""# Start-up cost for Pythons that never import DeepSpeed
+    page = f"""# Start-up cost of Python processes that never import DeepSpeed
 
 `tox run -e bench-start` on {date.today()}: dsfix {dsfix.__version__}, Python {platform.python_version()}, \
 {os.cpu_count()} cores, {options.pairs} alternating starts of each kind, CPU time. Limit: 1 ms.

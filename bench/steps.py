@@ -80,9 +80,10 @@ def main() -> int:
     jobs = "a module with many parameters" if options.parameters else "common settings"
     lines = [
         "# What a step costs with dsfix\n",
-        f"CPU time of a step of DeepSpeed {options.release} on rank 0, with / without all patches that apply, on",
-        f"{jobs}: median and quartiles of the rounds, measured with",
-        f"`python -m tox run -e bench-steps -- --rounds {options.rounds}{chosen}`.\n",
+        f"CPU time of a step of DeepSpeed {options.release} on rank 0 with all patches that apply, relative to",
+        f"without, on {jobs}: median and quartiles of the rounds of",
+        f"`python -m tox run -e bench-steps -- --rounds {options.rounds}{chosen}`.",
+        "Quartiles on both sides of 1 show no measurable cost.\n",
         "| setting | ratio | quartiles |",
         "| --- | --- | --- |",
     ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
+from dsfix.cli.exits import Complaint
 from matrix import proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records
@@ -18,7 +20,7 @@ from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
 
 NAME = "docs"
-HELP = "write docs/patches.md, and dsfix/catalogue's day.py and index.json"
+HELP = "write docs/patches.md, dsfix/catalogue's day.py and index.json, and the counts in README.md and CHANGELOG.md"
 CHECKOUT = Path(__file__).resolve().parents[1]
 _COMMAND = "python -m tox run -e pages"
 _DAY = '''"""Written by `python -m matrix docs`."""
@@ -59,7 +61,31 @@ def committed(found: Evidence) -> dict[str, str]:
         "docs/patches.md": patches.render(found),
         "dsfix/catalogue/day.py": _DAY.format(max(dates, default="")),
         "dsfix/catalogue/index.json": index(),
+        **counted(found, CHECKOUT),
     }
+
+
+def counted(found: Evidence, checkout: Path) -> dict[str, str]:
+    """README.md and CHANGELOG.md with the numbers of today's patches. Raises Complaint: a sentence is missing."""
+    total, newest, release = len(found.entries), patches.newest(found), found.releases[-1]
+    sentences = {
+        "README.md": (
+            f"Of {total} bugs, {len(newest)} are in DeepSpeed {release}",
+            f"{patches.wrong(newest)} of these {len(newest)} give wrong results",
+            f"shows that {sum(each.default for each in newest)} patches apply",
+            f"which is {100 - patches.share(found)} % of all pairs",
+        ),
+        "CHANGELOG.md": (f"{total} bugs of DeepSpeed",),
+    }
+    pages = {}
+    for name, known in sentences.items():
+        pages[name] = (checkout / name).read_text(encoding="utf-8")
+        for sentence in known:
+            pattern = re.sub(r"\d+(\\\.\d+)*", r"[\\d.]+", re.escape(sentence))
+            pages[name], count = re.subn(pattern, sentence, pages[name])
+            if count != 1:
+                raise Complaint(f"{name} has to have this once, on one line: {sentence}")
+    return pages
 
 
 def index() -> str:

@@ -1,10 +1,10 @@
-"""TITLE, as a sentence: what goes wrong, and when.
+"""TITLE, as a sentence: when, and what goes wrong.
 
 Why: what the user sees, and which code of DeepSpeed causes it.
 How: what the edit does, and what it costs.
 Changes: where results were wrong: whose numbers change, and what resuming from a checkpoint written without the patch
     does. Leave this out for a bug that only crashes.
-Workaround: what a script does today against the bug, and that it stays right with the patch; "None" where only another
+Workaround: what scripts do against the bug today, and that it stays right with the patch; "None" if only another
     release or config helps.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _STEP = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.step"
 
 PATCH = Patch(
-    title="one line, what users see",
+    title="one line: the configuration, what users see",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.14.3"},
     changes=(
@@ -28,20 +28,20 @@ PATCH = Patch(
             _STEP,
             replace="scale = 1",
             code="scale = self.loss_scale",
-            effect="gradients were divided by the loss scale",  # told the first time that
-            when="self.loss_scale != 1",  # holds there: only then the result is another than without the patch
+            effect="gradients were divided by the loss scale",  # logged the first time
+            when="self.loss_scale != 1",  # that this is true: only then does the result differ from unpatched DeepSpeed
         ),
     ),
-    symptom=r"in step\n.*RuntimeError: ",  # a regular expression that matches the traceback; none for a silent bug
+    symptom=r"in step\n.*RuntimeError: ",  # a regular expression that matches the log; left out for a silent bug
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/issues/1": "reported",
         "https://github.com/deepspeedai/DeepSpeed/pull/2": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/3": "fixed in 0.14.3",
     },
     fixed_in="0.14.3",
-    present=(Source(_STEP, "self.unscale(scale)"),),  # evidence of the bug beyond the anchors, if they do not suffice
-    fixed=(Source(_STEP, "scale = self.loss_scale"),),  # evidence that it is fixed already
-    config=lambda job: job.stage == 3 and job.clips,  # whether a job meets the bug, as far as its config shows
+    present=(Source(_STEP, "self.unscale(scale)"),),  # evidence of the bug, if the anchors do not suffice
+    fixed=(Source(_STEP, "scale = self.loss_scale"),),  # evidence of the fix
+    config=lambda job: job.stage == 3 and job.clips,  # whether the config triggers the bug
 )
 
 _STEPS, _LEARNING_RATE = 3, 0.1

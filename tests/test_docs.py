@@ -200,19 +200,6 @@ def test_a_reproduction_returns_what_it_saw():
     assert offenders == []
 
 
-def test_the_readme_is_short_and_counts_the_catalogue():
-    readme = _page("README.md")
-    assert len(readme.splitlines()) <= 120
-    newest = table.load().releases[-1].deepspeed
-    here = [patch for patch in PATCHES.values() if patch.claims(newest)]
-    wrong = [patch for patch in here if patch.severity is Severity.WRONG_RESULT]
-    by_default = [patch for patch in here if patch.default]
-    told = " ".join(readme.split())
-    assert f"Of {len(PATCHES)} bugs, {len(here)} are in DeepSpeed {newest}" in told
-    assert f"{len(wrong)} of these {len(here)} give wrong results" in told
-    assert f"shows that {len(by_default)} patches apply" in told
-
-
 def test_the_table_of_known_bugs_names_what_there_is():
     names = {
         "patch": set(PATCHES),

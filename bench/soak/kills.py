@@ -47,9 +47,9 @@ def kills(options: argparse.Namespace) -> str:
     applied = sum(outcome == "applied" for outcome in wanted.values())
     remains = ", ".join(f"{count} {what}" for what, count in left.items()) or "nothing"
     return (
-        f"{killed} processes killed at a random moment of the {duration:.1f} s in which they import dsfix and\n"
-        "DeepSpeed after torch: no report, bytecode or cache file was half-written, and the next start applied\n"
-        f"the same {applied} patches each time. Left behind: {remains}."
+        f"{killed} processes were killed at a random moment of the {duration:.1f} s in which they import dsfix and\n"
+        "DeepSpeed after torch. No report, bytecode or cache file was half-written, and the next start always applied\n"
+        f"the same {applied} patches. Left behind: {remains}."
     )
 
 
@@ -75,7 +75,7 @@ def leftovers(scratch: Path) -> Iterator[str]:
     for file in filter(Path.is_file, scratch.rglob("*")):
         try:
             if file.name.endswith(".partial"):
-                yield "unfinished temporary file"
+                yield "temporary files"
                 file.unlink()
             elif file.suffix == ".json":
                 json.loads(file.read_bytes())
@@ -86,7 +86,7 @@ def leftovers(scratch: Path) -> Iterator[str]:
                 if hashlib.blake2b(content, digest_size=16).digest() != digest:
                     raise ValueError("wrong digest")
             elif ".pyc." in file.name:
-                yield "unfinished temporary bytecode of Python's import"
+                yield "temporary bytecode files from Python's own import"
                 file.unlink()
             else:
                 raise ValueError("unexpected file")

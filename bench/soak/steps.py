@@ -53,9 +53,12 @@ def steps(options: argparse.Namespace) -> str:
     if slower > TIME:
         raise Broken(f"relative to the unpatched engine, a step slows down to {slower:.2f} times its initial time")
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(engine.row(window) for engine in engines)]
-    about = f"{options.steps} steps of ZeRO-3 with optimizer offload and gradient clipping, {window} at a time:\n\n"
+    about = (
+        f"{options.steps:,} steps of ZeRO-3 with optimizer offload and gradient clipping, in blocks of {window}:\n\n"
+    )
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    compared = f"\n\nRelative to the unpatched engine, a step takes {slower:.2f} times its initial time."
+    factor = f"changes by a factor of {slower:.2f}"
+    compared = f"\n\nFrom the first to the last quarter, step time relative to the unpatched engine {factor}."
     return about + table + (compared if options.fixed else "")
 
 

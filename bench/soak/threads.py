@@ -50,12 +50,12 @@ def threads(options: argparse.Namespace) -> str:
                 broken[only] += bool(missing)
     applied, other = sum(outcome == "applied" for outcome in wanted.values()), options.rounds // 2
     return (
-        f"{options.rounds} processes in which {THREADS} threads import DeepSpeed and {len(modules)} of its modules\n"
-        f"concurrently; nothing hung. In the {options.rounds - other} that start with `import deepspeed` nothing was\n"
-        f"raised and all {applied} patches were applied. In the {other} that start with the submodules, Python\n"
-        f"refused {refused['']} imports ({refused[needed]} without dsfix), and in {broken['']} of them\n"
-        f"({broken[needed]} without dsfix) DeepSpeed could no longer be imported completely; all patches of the\n"
-        "imported modules were applied."
+        f"In each of {options.rounds} processes, {THREADS} threads imported DeepSpeed and {len(modules)} of its\n"
+        f"modules concurrently; nothing hung. In the {options.rounds - other} that start with `import deepspeed`,\n"
+        f"nothing was raised and all {applied} patches were applied. In the {other} that start with the\n"
+        f"submodules, Python refused {refused['']:,} imports ({refused[needed]:,} without dsfix), and in\n"
+        f"{broken['']} of them ({broken[needed]} without dsfix) DeepSpeed could no longer be\n"
+        "imported completely; all patches of the imported modules were applied."
     )
 
 

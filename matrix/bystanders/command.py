@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
@@ -20,7 +20,12 @@ HELP = "jobs that run the patches' lines: the same results with and without dsfi
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run the jobs of these releases that are not in the record")
-    run.add_argument("releases", nargs="+", metavar="RELEASE")
+    run.add_argument(
+        "releases",
+        nargs="*",
+        metavar="RELEASE",
+        help="without one: every release in records/, and each --patch on the one where it is judged",
+    )
     run.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="only jobs of these scenarios")
     run.add_argument(
         "--patch",
@@ -54,49 +59,61 @@ def run(options: argparse.Namespace) -> int:
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
         raise Complaint("--pinned records nothing: --patch and --each-patch cannot be combined with it")
-    environment = environments.current(table.load())
-    for patch_id in options.patch:
-        patch = catalogue()[patch_id].patch
-        for name in options.releases:
-            if not edges.claimed(patch, environment, name):
-                raise Complaint(f"{patch_id} does not apply to deepspeed {name}, only to {patch.affects['deepspeed']}")
+    asked = _judged_on(options)
+    return runner.complain(NAME, (each for name, patches in asked.items() for each in _release(name, patches, options)))
+
+
+def _release(name: str, patches: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """Run its jobs, and judge patches alone. Returns what is wrong, in sentences."""
     from matrix.bystanders import running
     from matrix.bystanders.trials import Trials
 
-    worse: list[str] = []
-    for name in options.releases:
-        record = Record(name) if options.pinned else records.load(name)
-        every = space.jobs_of(name)
-        ids = {job.id for job in every}
-        record.jobs = {each: run for each, run in record.jobs.items() if each in ids}
-        asked = [job for job in every if not options.scenario or job.scenario.name in options.scenario]
-        if options.pinned:
-            asked = space.sparse(space.samples(asked), options.pinned)
-        chosen = [job for job in asked if options.again or options.pinned or record.current(job) is None]
-        print(f"deepspeed {name}: {len(chosen)} of {len(asked)} jobs, {options.jobs} at a time", flush=True)
-        with Trials(name) as trials:
-            changed = running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
-            for patch_id in sorted(changed - set(options.patch)):
-                print(f"{patch_id} has other statements than in the record: run --again, or --patch {patch_id}")
-            for patch_id in _chosen(record, options):
-                print(f"deepspeed {name}: {patch_id}", flush=True)
-                reached = running.patch(record, trials, patch_id, every, options.jobs)
-                if patch_id in options.patch and not reached:
-                    worse.append(f"deepspeed {name}: no job runs a statement of {patch_id}: it needs a scenario")
-        worse += docs.worse(record)
-    return runner.complain(NAME, worse)
+    record = Record(name) if options.pinned else records.load(name)
+    every = space.jobs_of(name)
+    ids = {job.id for job in every}
+    record.jobs = {each: run for each, run in record.jobs.items() if each in ids}
+    wanted = [job for job in every if not options.scenario or job.scenario.name in options.scenario]
+    if options.pinned:
+        wanted = space.sparse(space.samples(wanted), options.pinned)
+    chosen = [job for job in wanted if options.again or options.pinned or record.current(job) is None]
+    alone = _each(record, options.again) if options.each_patch else patches
+    print(f"deepspeed {name}: {len(chosen)} of {len(wanted)} jobs, {options.jobs} at a time", flush=True)
+    if not chosen and not alone:
+        return docs.worse(record)
+    unreached = []
+    with Trials(name) as trials:
+        changed = running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
+        for patch_id in sorted(changed - set(alone)):
+            print(f"{patch_id} has other statements than in the record: run --again, or --patch {patch_id}")
+        for patch_id in alone:
+            print(f"deepspeed {name}: {patch_id}", flush=True)
+            if not running.patch(record, trials, patch_id, every, options.jobs) and patch_id in patches:
+                unreached.append(f"deepspeed {name}: no job runs a statement of {patch_id}: it needs a scenario")
+    return unreached + docs.worse(record)
 
 
-def _chosen(record: Record, options: argparse.Namespace) -> list[str]:
-    """The patches to judge one by one."""
-    if not options.each_patch:
-        return list(options.patch)
+def _judged_on(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Release -> the patches of --patch to judge on it. Raises Complaint."""
+    environment = environments.current(table.load())
+    known = records.load_all()
+    asked: dict[str, list[str]] = {name: [] for name in options.releases or (each.release for each in known)}
+    for patch_id in options.patch:
+        patch = catalogue()[patch_id].patch
+        claimed = [name for name in asked if edges.claimed(patch, environment, name)]
+        if len(claimed) < max(1, len(options.releases)):
+            [other, *_] = [name for name in asked if name not in claimed]
+            raise Complaint(f"{patch_id} does not apply to deepspeed {other}, only to {patch.affects['deepspeed']}")
+        for name in claimed if options.releases else [records.preferred(claimed)]:
+            asked[name].append(patch_id)
+    return asked
+
+
+def _each(record: Record, again: bool) -> list[str]:
+    """The patches whose record this is, and that are not judged in it."""
     this = dataclasses.replace(record, statements=dict.fromkeys(_applying(record), 0))
     known = [*(each for each in records.load_all() if each.release != record.release), this]
     return [
-        each
-        for each in this.statements
-        if records.home(each, known) is this and (options.again or not record.is_proved(each))
+        each for each in this.statements if records.home(each, known) is this and (again or not record.is_proved(each))
     ]
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -145,13 +145,18 @@ def load_all(directory: Path = DIRECTORY) -> list[Record]:
 
 
 def home(patch_id: str, found: Sequence[Record]) -> Record | None:
-    """The record in which the patch is judged alone: the one with all jobs, else the newest where it applies; one with
-    few scenarios only if there is no other."""
+    """The record in which the patch is judged alone."""
+    applying = {each.release: each for each in found if patch_id in each.statements}
+    return applying[preferred(applying)] if applying else None
 
-    def rank(each: Record) -> tuple[bool, bool, Version]:
-        return each.release == space.WHOLE, each.release not in space.PARTS, Version(each.release)
 
-    return max((each for each in found if patch_id in each.statements), key=rank, default=None)
+def preferred(releases: Iterable[str]) -> str:
+    """The release with all jobs, else the newest; one with few scenarios only if there is no other."""
+
+    def rank(release: str) -> tuple[bool, bool, Version]:
+        return release == space.WHOLE, release not in space.PARTS, Version(release)
+
+    return max(releases, key=rank)
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _PAGE = """\
-# Is my error in here?
+# Is my error listed?
 
 ```{{raw}} html
 <form id="find" role="search" aria-label="Search the known bugs">
@@ -22,9 +22,8 @@ _PAGE = """\
 <noscript>The search needs JavaScript; the pages linked below list everything that it finds.</noscript>
 ```
 
-dsfix makes the installed DeepSpeed behave as if its known bugs were fixed: `import dsfix` on the first line of the
-training script applies patches to DeepSpeed in memory, each one only on the releases that have its bug.
-[Start here](README.md).
+dsfix fixes known bugs of the installed DeepSpeed at import. Put `import dsfix` on the first line of the training
+script: it patches DeepSpeed in memory, and only where the installed release has the bug. [Start here](README.md).
 
 - [The patches](docs/patches.md)
 - [The bugs without a patch](bugs/without-patch.md), and what helps

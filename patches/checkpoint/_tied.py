@@ -17,7 +17,7 @@ def unshare(tensors: dict[str, Any], patch: str) -> None:
     for name, tensor in sorted(tensors.items(), key=lambda each: each[1].data_ptr()):
         begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
         if size and begin < end:
-            took_effect(patch, "a tied weight was written under each of its names; a RuntimeError would have come")
+            took_effect(patch, "a tied weight was written under each of its names (unpatched: RuntimeError)")
             tensors[name] = tensor.clone()
         end = max(end, begin + size)
 

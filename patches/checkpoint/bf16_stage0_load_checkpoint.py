@@ -1,8 +1,8 @@
 """bf16 without ZeRO: load_checkpoint fails, no attribute 'dp_process_group' or '_restore_from_bit16_weights'.
 
-Why: in 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but load_checkpoint treats it as one and
-    uses what only ZeRO's optimizers and BF16_Optimizer have: the process group or, where the optimizer's state is not
-    loaded, restoring the fp32 weights from the model's.
+Why: in 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but load_checkpoint treats it as one and uses
+    what only ZeRO's optimizers and BF16_Optimizer have: a process group or, if the optimizer's state is not loaded, a
+    method that restores the fp32 weights from the model's.
 How: bf16 alone no longer counts as ZeRO; BF16_Optimizer, which an engine without an optimizer has, still does. Where
     the optimizer's state is not loaded, its fp32 copies are taken from the checkpoint's weights, except where they
     already round to them.
@@ -41,7 +41,7 @@ PATCH = Patch(
         and self.bfloat16_enabled() and not load_zero_checkpoint):
     take_weights(self.optimizer)""",
             uses=(take_weights,),
-            effect="a checkpoint was loaded without ZeRO's files; an AttributeError would have come",
+            effect="a checkpoint was loaded without ZeRO's files (unpatched: AttributeError)",
             when="load_path is not None and self.bfloat16_enabled() and not load_zero_checkpoint",
         ),
     ),

@@ -4,7 +4,7 @@ Why: checkpoint files contain more than tensors: DeepSpeed's own ZeroStageEnum a
     Through 0.15.4 they are read with `torch.load`'s default, which torch 2.6 changed to `weights_only=True`: saving
     works, resuming fails. Without ZeRO, and with only tensors and numbers in the client state, it works.
 How: `weights_only=False` in the checkpoint engine that `load_checkpoint` reads with, as before torch 2.6 and since
-    DeepSpeed 0.16.0. Unpickling can run code: only what is in the checkpoint directory that the script names (or in the
+    DeepSpeed 0.16.0. Unpickling can run code, but only from the checkpoint directory that the script names (or in the
     files that a JSON for `init_inference` lists). Weights that DeepSpeed's inference and `zero.Init` read in other ways
     stay weights-only, and TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies to all of them. Nebula's engine is unchanged.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, declare DeepSpeed's classes safe with `add_safe_globals`, or

@@ -4,8 +4,8 @@ Why: with `"checkpoint": {"writer": {...}}` in the config, the fast or the decou
     (with ZeRO-3, or with `data_parallel` in the writer's block; otherwise `deepspeed.initialize` fails). Its files
     contain DeepSpeed's own ZeroStageEnum and the like, as all others do, but are read with `torch.load`'s default,
     which torch 2.6 changed to `weights_only=True`: saving works, resuming fails. The files are correct.
-How: `weights_only=False` in both engines, as in DeepSpeed without a writer. Unpickling can run code: only what is in
-    the checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies.
+How: `weights_only=False` in both engines, as in DeepSpeed without a writer. Unpickling can run code, but only from the
+    checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
     `weights_only=False`. Both can stay.
 """

@@ -3,13 +3,13 @@
 Why: on load, the optimizer states saved by the ranks that share a group are joined and partitioned again. ZeRO pads a
     group to a multiple of twice the number of these ranks; the joined states are padded to a multiple of that number
     only. Where the two differ, as on two ranks with a group of 4k + 1 or 4k + 2 elements, each rank's part is one
-    element short, and rank r's part begins r elements too early. Nothing shows it: the weights are correct. A single
-    rank is not affected.
+    element short, and rank r's part begins r elements too early. There is no error, and the weights are correct. A
+    single rank is not affected.
 How: the joined states are padded like the group if they have an element for each weight. Other states (one number, one
     scale per block of weights, `step` as a tensor) are left as they are.
 Changes: a job that loads an elastic checkpoint continues with the states that were saved; learning rates are not among
-    them. A checkpoint is only as correct as the states of the job that wrote it: a job that had loaded another without
-    the patch has saved what was left of the shift.
+    them. A job that once loaded a checkpoint without the patch has saved shifted states, which later checkpoints carry
+    on.
 Workaround: None in the script; leaving `elastic_checkpoint` out of the config before saving helps.
 """
 
@@ -46,7 +46,7 @@ PATCH = Patch(
             _PARTITION,
             after=f"alignment = {_RANKS}",
             code=_AS_THE_WEIGHTS,
-            effect="joined optimizer states were padded like the weights; they would have been shifted",
+            effect="joined optimizer states were padded like the weights (unpatched: shifted)",
             when=_SHIFTED,
         ),
     ),

@@ -3,8 +3,8 @@
 Why: with `"elastic_checkpoint": true` the padding is cut off each tensor of the optimizer's state before it is saved.
     torch's Adam, AdamW and others keep `step` as a 0-dim tensor (since torch 1.12), which cannot be sliced. DeepSpeed's
     own optimizers count in a number and are not affected.
-How: a 0-dim tensor has no padding and is saved as it is. Loading the optimizer's state from such a checkpoint is
-    another bug, since 0.13.2 that of elastic_checkpoint_torch_adam.
+How: a 0-dim tensor has no padding and is saved as it is. Loading the optimizer's state from such a checkpoint is a
+    separate bug: since 0.13.2, elastic_checkpoint_torch_adam.
 Workaround: Scripts wrap `_get_state_without_padding` to leave 0-dim tensors alone, edit it in the installed file, leave
     `elastic_checkpoint` out of the config, or use DeepSpeed's own Adam. All can stay; with an edited file the patch is
     not applied.
@@ -40,7 +40,7 @@ PATCH = Patch(
             _LEAN,
             replace="torch.is_tensor(value)",
             code=_CHECK,
-            effect="a state without dimensions was saved; saving would have failed",
+            effect="a 0-dim state was saved (unpatched: saving fails)",
             when="torch.is_tensor(value) and value.dim() == 0",
         ),
     ),

@@ -1,4 +1,4 @@
-"""ZeRO-1/2 with `elastic_checkpoint` and torch's Adam cannot resume: a `step` is missing.
+"""ZeRO-1/2 with `elastic_checkpoint` and torch's Adam cannot resume: the separate `step` is missing.
 
 Why: with `"elastic_checkpoint": true` a checkpoint stores the optimizer's `step` separately if the parameter groups
     have one. Those of DeepSpeed's own optimizers do; torch's Adam, AdamW and others keep `step` in their state, where
@@ -8,7 +8,7 @@ Why: with `"elastic_checkpoint": true` a checkpoint stores the optimizer's `step
 How: a `step` that the checkpoint does not store separately is not set, and a 0-dim tensor is loaded as it is. This
     needs as many ranks as saved the checkpoint: DeepSpeed itself rejects another number, elastic or not. Saving: see
     elastic_checkpoint_scalar_step.
-Workaround: Scripts load with `load_optimizer_states=False`, and begin with new moments. This can stay; without it the
+Workaround: Scripts load with `load_optimizer_states=False` and start with new moments. This can stay; without it, the
     saved ones are loaded.
 """
 
@@ -34,7 +34,7 @@ PATCH = Patch(
             f"{_OPTIMIZER}.{_STEP}",
             before="assert BASE_OPTIMIZER_STATE_STEP in all_state_dict[0]",
             code="if not any(BASE_OPTIMIZER_STATE_STEP in sd for sd in all_state_dict):\n    return None",
-            effect="the states were loaded without a separate step; an AssertionError would have come",
+            effect="the states were loaded without a separate step (unpatched: AssertionError)",
             when="not any(BASE_OPTIMIZER_STATE_STEP in sd for sd in all_state_dict)",
         ),
         Edit(
@@ -50,7 +50,7 @@ PATCH = Patch(
     on_device = group.get('capturable') or group.get('fused')
     self.optimizer.state[p][key] = saved.to(p.device) if on_device else saved.clone()
     continue""",
-            effect="a state without dimensions was loaded as it was; it would have been padded or refused",
+            effect="a 0-dim state was loaded unchanged (unpatched: padded or rejected)",
             when="torch.is_tensor(saved) and saved.dim() == 0",
         ),
         Edit(

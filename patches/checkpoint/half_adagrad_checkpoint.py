@@ -2,10 +2,11 @@
 
 Why: torch's Adagrad creates its state in its constructor, for the model's parameters. FP16_UnfusedOptimizer and
     BF16_Optimizer then put their fp32 copies into its groups, which since torch 2.12 get their own state in the first
-    step; that of the parameters remains, and `state_dict` finds them in no group. Training runs until the first
-    checkpoint; with an older torch the first step fails already. ZeRO gives Adagrad another state: zero_adagrad_groups.
+    step; the parameters' state remains, and `state_dict` finds these parameters in no group. Training runs until the
+    first checkpoint; with an older torch, even the first step fails. ZeRO replaces Adagrad's state:
+    zero_adagrad_groups.
 How: where `state_dict` of an Adagrad fails this way, state of tensors that are in no group is dropped, and it is called
-    again. What is dropped was never used. All other optimizers, with a `state` or without, are unchanged.
+    again. What is dropped was never used. All other optimizers are unchanged.
 Changes: none for a job that did not crash.
 Workaround: Scripts clear the `state` of Adagrad before they pass it to `deepspeed.initialize`. That can stay.
 """
@@ -35,7 +36,7 @@ def state_dict(optimizer: Any) -> Any:
     except KeyError:
         if not isinstance(optimizer, torch.optim.Adagrad):
             raise
-    took_effect(__name__, "the state of replaced parameters was left out; a KeyError would have come")
+    took_effect(__name__, "the state of replaced parameters was omitted (unpatched: KeyError)")
     own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for each in [each for each in optimizer.state if torch.is_tensor(each) and id(each) not in own]:
         del optimizer.state[each]

@@ -3,7 +3,7 @@
 Why: through 0.15.4 deepspeed.checkpoint.utils.clone_tensors_for_torch_save, which accelerate calls for each model that
     it saves, clones a tensor on its own device and then moves the clone to the CPU. The largest weight, usually the
     embedding, must fit into the GPU's memory a second time, and the clones fragment it.
-How: a tensor that is on another device than the CPU is copied to the CPU at once, as in 0.16.0.
+How: a tensor that is not on the CPU is copied there directly, as in 0.16.0.
 Workaround: Scripts move the weights to the CPU before they save them. It can stay.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CLONE = "deepspeed.checkpoint.utils:clone_tensors_for_torch_save"
 
 PATCH = Patch(
-    title="Saving through accelerate or transformers without ZeRO-3 copies each tensor on the GPU: out of memory",
+    title="Saving through accelerate or transformers without ZeRO-3 duplicates every tensor on the GPU: out of memory",
     severity=Severity.LEAK,
     affects={"deepspeed": ">=0.12.0,<0.16.0"},
     changes=(
@@ -30,7 +30,7 @@ PATCH = Patch(
                 'item.detach().to(device) if str(device) == "cpu" != item.device.type '
                 "else item.detach().clone().to(device)"
             ),
-            effect="tensors were copied to the CPU at once, without a second copy on their device",
+            effect="tensors were copied straight to the CPU (unpatched: first duplicated on their device)",
             when='str(device) == "cpu" != item.device.type and item.numel() > 0',
         ),
     ),

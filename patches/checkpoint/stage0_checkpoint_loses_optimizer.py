@@ -3,7 +3,7 @@
 Why: since 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but checkpointing still assumes one: the
     optimizer state is left to ZeRO's files, which are not written, and is not looked up in the file that is. A resumed
     job has the checkpoint's weights in the model and the initial ones in the optimizer's fp32 copies. The first step
-    writes the copies to the model, and the training is lost.
+    writes these copies to the model, and all progress is lost.
 How: bf16 alone no longer counts as ZeRO when the optimizer is saved or loaded. If a checkpoint has no optimizer state
     (those written without the patch), or one that cannot be loaded, the fp32 copies are taken from its weights, with a
     warning. If the optimizer cannot return its state, the weights are saved without it, with a warning. An engine
@@ -11,7 +11,7 @@ How: bf16 alone no longer counts as ZeRO when the optimizer is saved or loaded. 
 Changes: a resumed job continues where it was. From a checkpoint written without the patch it gets the weights, rounded
     to bf16, and an optimizer without moments. A job that was resumed without the patch trained from the weights that
     the script initialized or loaded, not from the checkpoint's.
-Workaround: Scripts put `engine.optimizer.state_dict()` into the client state, or a file of their own, and load it after
+Workaround: Scripts put `engine.optimizer.state_dict()` into the client state or a separate file, and load it after
     load_checkpoint. It can stay, but then the state is written twice. If they only call `refresh_fp32_params()` after
     load_checkpoint, they should stop: it rounds the fp32 copies that have just been loaded.
 """
@@ -59,7 +59,7 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
     if saved is not None:
         try:
             optimizer.load_state_dict(saved, load_optimizer_states=True)
-            took_effect(__name__, "the optimizer's saved state was loaded; it would have been left out")
+            took_effect(__name__, "the optimizer's saved state was loaded (unpatched: not loaded)")
             return True
         except Exception as error:  # ignored without the patch: the weights may be all that is wanted
             why = f"{type(error).__name__}: {error}"
@@ -67,7 +67,7 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
     from dsfix.log import warn
 
     warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
-    took_effect(__name__, "the optimizer took the checkpoint's weights; it would have kept its own")
+    took_effect(__name__, "the optimizer took the checkpoint's weights (unpatched: it keeps its own)")
     take_weights(optimizer)
     return False
 

@@ -5,10 +5,11 @@ Why: without ZeRO the optimizer's wrapper holds fp32 copies of the weights. `loa
     keep their values; the first step updates them and writes them to the model: the loaded weights are gone. Nothing
     fails. With `load_module_only=True` the copies are taken from the model, and likewise in bf16 from 0.13.0 to 0.17.5.
 How: with `load_optimizer_states=False`, too, the copies are taken from the model's weights, except where they already
-    round to the loaded weight: to load what the model has, as scripts do to verify a checkpoint, changes nothing.
+    round to the loaded weight: loading what the model already has, as scripts do to verify a checkpoint, changes
+    nothing.
 Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. Without the patch they, and
-    their checkpoints, started from the weights before `deepspeed.initialize`. A script that loads other weights for a
-    while has to load the optimizer's states when it comes back to its own: it gets rounded ones otherwise.
+    their checkpoints, started from the weights before `deepspeed.initialize`. A script that loads other weights
+    temporarily must load the optimizer's states when it returns to its own weights; otherwise it gets rounded ones.
 Workaround: Scripts call `engine.optimizer.refresh_fp32_params()` after load_checkpoint. It can stay.
 """
 

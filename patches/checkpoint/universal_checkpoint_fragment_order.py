@@ -1,16 +1,16 @@
-"""`ds_to_universal` of a checkpoint of more than 100 data-parallel ranks scrambles weights and moments.
+"""`ds_to_universal` scrambles weights and moments of a checkpoint from more than 100 data-parallel ranks.
 
 Why: the converter first writes each rank's part of a parameter into a file that ends with the rank, in two digits or
     more, and then joins these files. Through 0.14.1 it sorts them as text: part 100 comes between 10 and 11. The shapes
     are right, so nothing fails. Only parameters that are spread over ranks on both sides of 100 are affected, the large
     ones.
 How: the files are sorted by the rank as a number. Up to 100 ranks the order is the same. Checkpoints are written as
-    before. The converter is a program of its own: `python -m dsfix run python -m
-    deepspeed.checkpoint.ds_to_universal …`.
+    before. The converter is a separate program: use `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal
+    …`.
 Changes: universal checkpoints that were converted from more than 100 ranks without the patch are scrambled; the
     checkpoint itself is right: convert it again.
-Workaround: scripts put a `sorted` of their own, which sorts by the rank, into the converter's module, or replace its
-    `_merge_zero_shards`; both can stay.
+Workaround: Scripts put their own `sorted`, which sorts by rank, into the converter's module, or replace its
+    `_merge_zero_shards`. Both can stay.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SORT = "paths = sorted(list(glob.glob(f'{prefix_path}.*')))"
 
 
 PATCH = Patch(
-    title="ds_to_universal scrambles the weights of a checkpoint of more than 100 data-parallel ranks",
+    title="ds_to_universal scrambles the weights of a checkpoint from more than 100 data-parallel ranks",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.2"},
     changes=(
@@ -37,7 +37,7 @@ PATCH = Patch(
             # not by `sorted`, a name under which scripts put a function of their own into the module
             code="paths = list(glob.glob(f'{prefix_path}.*'))\n"
             "paths.sort(key=lambda path: int(path.rpartition('.')[2]))",
-            effect="parts were joined by rank; they would have been joined as text, 100 before 11",
+            effect="parts were joined by rank (unpatched: as text, 100 before 11)",
             # on both sides of 100
             when="{len(path.rpartition('.')[2]) > 2 for path in glob.glob(f'{prefix_path}.*')} == {False, True}",
         ),

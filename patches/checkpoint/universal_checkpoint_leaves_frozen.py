@@ -1,18 +1,18 @@
-"""Loading a universal checkpoint leaves frozen parameters and buffers as they were before the load.
+"""Loading a universal checkpoint does not restore frozen parameters and buffers.
 
 Why: `load_checkpoint` with `load_universal` restores what the optimizer holds but does not load the module's state:
     frozen parameters (the base model under LoRA) and buffers (BatchNorm's statistics) keep the values that the script
     gave them. Nothing fails. If those come from the same files as at the first start, nothing is wrong; if they are
-    random, or other weights, the trained part continues with a model that it was not trained with. The checkpoint has
-    the values: the converter copies the files with the module's state. The bug is as old as universal checkpoints,
-    which were for Megatron-DeepSpeed only before 0.14.1, and for ZeRO-1/2 only before 0.14.5.
+    random or different weights, the trained part continues with a model that it was not trained with. The checkpoint
+    has the values: the converter copies the files with the module's state. The bug is as old as universal checkpoints,
+    which before 0.14.1 existed for Megatron-DeepSpeed only, and before 0.14.5 for ZeRO-1/2 only.
 How: what the optimizer does not hold is copied from the module's state and, under ZeRO-3, from the partitions of frozen
     parameters that each rank saved, whatever the number of ranks was. A parameter that cannot be restored this way
     (different shape, partitions on NVMe or quantized, MiCS) stays as it was, with a warning. Nothing changes with a
     different degree of tensor parallelism, or in a pipeline, whose converter omits these files.
 Changes: jobs that resume this way get the frozen parameters and buffers of the checkpoint. The universal checkpoint
-    itself is correct and can be loaded again. What was trained and saved after a load that left a part unrestored
-    matches the model as it was then, and that is what was saved.
+    itself is correct and can be loaded again. A checkpoint saved after an incomplete load is consistent: it contains
+    the model that was actually trained.
 Workaround: scripts load the frozen weights and buffers themselves: from the same files as at the first start, or, under
     ZeRO-1/2, after the load from the checkpoint's `mp_rank_00_model_states.pt`. Both can stay.
 """
@@ -113,7 +113,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="Loading a universal checkpoint leaves frozen parameters and buffers as they were",
+    title="Loading a universal checkpoint does not restore frozen parameters and buffers",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1"},
     changes=(

@@ -1,4 +1,4 @@
-"""ZeRO-3 loads the first sub-group of a universal checkpoint only: the other parameters stay as they were.
+"""ZeRO-3: only the first sub-group of a universal checkpoint is loaded; the other parameters keep their values.
 
 Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group, and more where a rank has more than
     `sub_group_size` elements. 0.14.5 to 0.17.6 load only the parameters and moments of sub-group 0. If the checkpoint
@@ -44,7 +44,7 @@ def load_other_sub_groups(
     """Load sub-groups 1, 2, …, and extend `saved`, the optimizer state of sub-group 0, to all of them."""
     import torch
 
-    took_effect(__name__, "all sub-groups were loaded; the first alone would have been")
+    took_effect(__name__, "all sub-groups were loaded (unpatched: only the first)")
     first = saved["state"][0]
     state = {0: first}
     for index, names in enumerate(shapes[1:], start=1):
@@ -72,7 +72,7 @@ def load_other_sub_groups(
 
 
 PATCH = Patch(
-    title="ZeRO-3 loads the first sub-group of a universal checkpoint only",
+    title="ZeRO-3: only the first sub-group of a universal checkpoint is loaded",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.5,<0.18.0"},
     changes=(Edit(_LOAD, after="for key in key_list: ...", code=_REST),),

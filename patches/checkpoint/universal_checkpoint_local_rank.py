@@ -7,7 +7,7 @@ Why: 0.14.5 to 0.17.6 cut a parameter into as many parts as there are data-paral
 How: takes the part numbered by the rank in the data-parallel group, by whose size the parameter was cut.
 Changes: jobs on several machines (or with model parallelism) that load a universal checkpoint under ZeRO-3 start from
     what was saved. The universal checkpoint itself is correct and can be loaded again. What was trained and saved since
-    a wrong load comes from mixed-up weights and moments, and stays so.
+    a wrong load comes from mixed-up weights and moments, and cannot be repaired.
 Workaround: scripts let `deepspeed.comm.get_local_rank` return the rank while the checkpoint is loaded; that can stay.
 """
 
@@ -33,7 +33,7 @@ PATCH = Patch(
             _LOAD,
             replace="dist.get_local_rank()",
             code=_RANK,
-            effect="this rank's part of the parameters was loaded, not that of the rank on its machine",
+            effect="this rank's part of the parameters was loaded (unpatched: the part with its local rank's number)",
             when=f"dist.get_local_rank() != {_RANK}",
         ),
     ),

@@ -1,4 +1,4 @@
-"""ZeRO-3: after loading a universal checkpoint all parameter groups have the first group's weight decay.
+"""ZeRO-3: after loading a universal checkpoint, all parameter groups have the first group's weight decay.
 
 Why: since 0.18.0 loading a universal checkpoint gives each of the optimizer's parameter groups what was saved for the
     first one: weight decay, learning rate, betas. With the usual two groups (biases and norms without weight decay),
@@ -39,7 +39,7 @@ _DIFFERS = f"""len({_SAVED}) == len(self.optimizer.param_groups) and any(
 )"""
 
 PATCH = Patch(
-    title="ZeRO-3: after loading a universal checkpoint all parameter groups have the first group's weight decay",
+    title="ZeRO-3: after loading a universal checkpoint, all parameter groups have the first group's weight decay",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.0"},
     changes=(
@@ -47,7 +47,7 @@ PATCH = Patch(
             _LOAD,
             replace=f"{_SAVED}[0]",
             code=_OWN,
-            effect="a parameter group got the options saved for it, not those of the first group",
+            effect="a parameter group got its own saved options (unpatched: the first group's)",
             when=_DIFFERS,
         ),
     ),

@@ -1,10 +1,10 @@
-"""`ds_to_universal` of a checkpoint of more than 10 data-parallel ranks scrambles weights and moments.
+"""`ds_to_universal` scrambles weights and moments of a checkpoint from more than 10 data-parallel ranks.
 
 Why: the converter, and whatever else uses `DeepSpeedCheckpoint`, finds a rank's file by its place in the sorted list of
     optimizer state files. Through 0.14.0 the list is sorted as text: rank 10 comes before rank 1. Each parameter that
-    several ranks share is put together from the parts of others. The shapes are right, so nothing fails.
+    is spread over several ranks is assembled from parts of other parameters. The shapes are right, so nothing fails.
 How: the list is sorted by the numbers in the files' names. With at most 10 ranks it is the same list. Checkpoints are
-    written as before. The converter is a program of its own: `python -m dsfix run python -m
+    written as before. The converter is a separate program: use `python -m dsfix run python -m
     deepspeed.checkpoint.ds_to_universal …`.
 Changes: universal checkpoints that were converted from more than 10 ranks without the patch are scrambled; the
     checkpoint itself is right: convert it again.
@@ -29,12 +29,12 @@ _FILES = "deepspeed.checkpoint.reshape_utils:get_zero_files"
 def by_rank(files: list[str]) -> list[str]:
     """The files by the numbers in their names: data-parallel rank, then model-parallel rank."""
     if any("pp_rank_10_" in file for file in files):
-        took_effect(__name__, "files were sorted by rank; they would have been sorted as text, 10 before 2")
+        took_effect(__name__, "files were sorted by rank (unpatched: as text, 10 before 2)")
     return sorted(files, key=lambda file: [int(each) for each in re.findall(r"rank_(\d+)", os.path.basename(file))])
 
 
 PATCH = Patch(
-    title="ds_to_universal scrambles the weights of a checkpoint of more than 10 data-parallel ranks",
+    title="ds_to_universal scrambles the weights of a checkpoint from more than 10 data-parallel ranks",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.1"},
     changes=(Edit(_FILES, replace="return zero_files", code="return by_rank(zero_files)", uses=(by_rank,)),),

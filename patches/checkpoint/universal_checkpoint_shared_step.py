@@ -1,4 +1,4 @@
-"""ZeRO-3 with several sub-groups and torch's Adam: after loading a universal checkpoint each step counts several times.
+"""ZeRO-3 with several sub-groups and torch's Adam: after loading a universal checkpoint, each step counts repeatedly.
 
 Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group, and more where a rank has more than
     `sub_group_size` elements. Since 0.18.0 loading a universal checkpoint gives all of them the same `step`. torch's
@@ -26,7 +26,7 @@ _LOAD = (
 _SHARED = "self.optimizer.state[fp32_param]['step'] = state_step"
 
 PATCH = Patch(
-    title="ZeRO-3 + torch's Adam: after loading a universal checkpoint each step counts once per sub-group",
+    title="ZeRO-3 + torch's Adam: after loading a universal checkpoint, the step count advances once per sub-group",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.0"},
     changes=(
@@ -34,7 +34,7 @@ PATCH = Patch(
             _LOAD,
             replace=_SHARED,
             code=f"{_SHARED}.clone() if torch.is_tensor(state_step) else state_step",
-            effect="each sub-group got a step of its own; all would have counted in the same one",
+            effect="each sub-group got its own step count (unpatched: all share one)",
             when="torch.is_tensor(state_step) and len(self.fp16_groups) > 1",
         ),
     ),

@@ -1,16 +1,16 @@
-"""After loading a universal checkpoint under ZeRO-1/2 or bf16, Adam's step count is lost, or one too high.
+"""ZeRO-1/2 or bf16: after loading a universal checkpoint, Adam's step count is lost or one too high.
 
 Why: the conversion to a universal checkpoint leaves out the optimizer's count of steps. Through 0.12.2 it stays at 0
     after the load: with the moments of many steps the first updates are up to ten times too large (betas 0.9 and
-    0.999). From 0.12.3 on it is the script's own `iteration` plus one, as without an interruption if the optimizer has
-    made a step too many before the training (zero_step_at_initialization), and one too high for the moments that are
-    loaded. Nothing shows it. Pipelines and jobs with an `mpu` can load such checkpoints.
-How: after the load the count is that of the engine, which the checkpoint has: its steps, less those that fp16 skipped.
+    0.999). From 0.12.3 on it is the script's own `iteration` plus one: as without an interruption if the optimizer made
+    an extra step before training (zero_step_at_initialization), but one too high for the moments that are loaded. There
+    is no error. Pipelines and jobs with an `mpu` can load such checkpoints.
+How: after the load the count is the engine's, which the checkpoint contains: its steps minus those that fp16 skipped.
     0.13.2 to 0.14.0 load no universal checkpoint into an optimizer that has made no step.
 Changes: jobs that resume from a universal checkpoint make the same updates as without the interruption. The universal
     checkpoint is correct and can be loaded again; what was saved since a wrong load keeps its wrong count.
-Workaround: scripts set `step` in the optimizer's states after the load; that can stay. What subtracts 1 from it has to
-    go.
+Workaround: scripts set `step` in the optimizer's states after the load; that can stay. Code that subtracts 1 from it
+    must be removed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,12 @@ def restore_step(engine: Any) -> None:
             counter["step"].fill_(count)
         elif "step" in counter:
             if isinstance(counter["step"], int) and counter["step"] != count:
-                took_effect(
-                    __name__, "Adam's count of steps was set to %s; it would have been %s", count, counter["step"]
-                )
+                took_effect(__name__, "Adam's step count was set to %s (unpatched: %s)", count, counter["step"])
             counter["step"] = count
 
 
 PATCH = Patch(
-    title="after loading a universal checkpoint under ZeRO-1/2 or bf16 Adam's step count is lost, or one too high",
+    title="ZeRO-1/2 or bf16: after loading a universal checkpoint, Adam's step count is lost or one too high",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.13.2"},
     changes=(

@@ -28,7 +28,7 @@ while offset >= flat_state["fp32"].numel() and _sub_group + 1 < len(_saved["fp32
     for _moment in ("exp_avg", "exp_avg_sq"):
         flat_state[_moment] = _saved["optimizer_state_dict"]["state"][_sub_group][_moment]
 """
-_EFFECT = "parameters were looked for in all sub-groups; a RuntimeError would have come"
+_EFFECT = "parameters were searched in all sub-groups (unpatched: RuntimeError)"
 _AT_END = """(
     offset >= flat_state["fp32"].numel()
     and _sub_group + 1 < len(state_dict[OPTIMIZER_STATE_DICT]["fp32_flat_groups"])

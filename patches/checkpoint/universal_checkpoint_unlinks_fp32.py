@@ -1,4 +1,4 @@
-"""ZeRO-1 and 2: after loading a universal checkpoint safe_get_full_fp32_param returns one of the optimizer's states.
+"""ZeRO-1/2: after loading a universal checkpoint, safe_get_full_fp32_param returns one of the optimizer's states.
 
 Why: since 0.14.1 loading a universal checkpoint links each parameter to a part of the optimizer's last state (exp_avg
     or exp_avg_sq) instead of its fp32 weights. From then on safe_get_full_fp32_param returns that state,
@@ -9,7 +9,7 @@ How: the state is linked as a state.
 Changes: these functions read and write weights and states as without the load. Training itself was correct, and so was
     what it saved, unless one of the two safe_set functions was called after the load, or the engine loaded a further
     universal checkpoint.
-Workaround: after the load scripts link again, with the optimizer's `_link_all_hp_params` and, with
+Workaround: after the load, scripts link them again with the optimizer's `_link_all_hp_params` and, with
     `_hp_optimizer_states_linked` reset, `_lazy_init_hp_params_optimizer_state`; that can stay.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MAPPING = "lp._hp_mapping"
 
 PATCH = Patch(
-    title="ZeRO-1/2: after loading a universal checkpoint safe_get_full_fp32_param returns a state of the optimizer",
+    title="ZeRO-1/2: after loading a universal checkpoint, safe_get_full_fp32_param returns an optimizer state",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.19.7"},
     changes=(

@@ -1,11 +1,11 @@
-"""A universal checkpoint that is loaded with a larger padding of the vocabulary loses its embeddings.
+"""A universal checkpoint loses its embeddings if the vocabulary padding is larger than when it was saved.
 
 Why: Megatron-DeepSpeed pads the vocabulary to a multiple of the tensor-parallel degree. A universal checkpoint that is
     loaded with a higher degree needs more rows. Through 0.12.2 the load adds them and then writes the padding's value
-    into all rows but these: each token has the same embedding, with the same moments. Nothing shows it but the loss.
+    into all other rows: each token has the same embedding, with the same moments. Only the loss shows it.
 How: the rows that are there stay; the new ones are 0, as since 0.12.3.
 Changes: such jobs start from the embeddings that were saved. The universal checkpoint is correct and can be loaded
-    again; what was trained and saved since such a load began with equal embeddings, and stays so.
+    again; what was trained and saved since such a load started from identical embeddings, and cannot be repaired.
 Workaround: scripts pad the vocabulary so that both degrees need as many rows (Megatron's
     `--make-vocab-size-divisible-by`); that can stay.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOAD = "deepspeed.checkpoint.universal_checkpoint:load_hp_checkpoint_state"
 
 PATCH = Patch(
-    title="a universal checkpoint loaded with a larger padding of the vocabulary loses its embeddings",
+    title="Universal checkpoint: embeddings are lost if the vocabulary padding is larger than when saved",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.12.3"},
     changes=(
@@ -30,7 +30,7 @@ PATCH = Patch(
             _LOAD,
             replace="full_hp_param[:-padding_size, :] = vocab_divisibility_padding_tensor",
             code="full_hp_param[-padding_size:, :] = 0",  # as they are; `pass` would say nothing of a fixed source
-            effect="the embeddings were kept; all rows would have been those of the padding",
+            effect="the embeddings were kept (unpatched: every row is padding)",
         ),
     ),
     upstream={"https://github.com/deepspeedai/DeepSpeed/pull/4588": "fixed in 0.12.3"},

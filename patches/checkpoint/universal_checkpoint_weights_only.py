@@ -5,9 +5,9 @@ Why: the files of a ZeRO checkpoint, and the universal checkpoint's `optimizer_s
     `ds_to_universal`, and `load_checkpoint` with `load_universal`, read them with `torch.load`'s default, which torch
     2.6 changed to `weights_only=True`.
 How: `weights_only=False` for these files, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run
-    code: only files in the given directories. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The converter is a program
-    of its own: `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal …`. Before 0.14.5 it is another one,
-    and is not patched.
+    code: only files in the given directories. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The converter is a
+    separate program: use `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal …`. Before 0.14.5 it is a
+    different program, which is not patched.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
     `weights_only=False`. Both can stay.
 """

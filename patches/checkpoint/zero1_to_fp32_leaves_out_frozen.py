@@ -5,10 +5,10 @@ Why: the frozen parameters of a checkpoint are merged from a separate entry in t
     `get_fp32_state_dict_from_zero_checkpoint` and `convert_zero_checkpoint_to_fp32_state_dict` return only the trained
     parameters and the buffers, and `load_state_dict_from_zero_checkpoint`, which is not strict, leaves the model's
     other parameters unchanged. Nothing fails.
-How: where the entry is missing, takes what the optimizer does not hold from the model state, which has it. As with
-    ZeRO-2 it keeps its dtype, and `exclude_frozen_parameters` omits it. Checkpoints are written as before. The copy
-    `zero_to_fp32.py` in the checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the
-    installed release.
+How: if the entry is missing, parameters that the optimizer does not hold are taken from the model state. As with ZeRO-2
+    it keeps its dtype, and `exclude_frozen_parameters` omits it. Checkpoints are written as before. The copy of
+    `zero_to_fp32.py` in the checkpoint's directory is patched under `python -m dsfix run` if it is the installed
+    release's.
 Changes: converted ZeRO-1 checkpoints contain their frozen parameters. The checkpoints are correct and can be converted
     again.
 Workaround: scripts add what is missing from "module" of the checkpoint's `mp_rank_00_model_states.pt`, or train with

@@ -1,13 +1,14 @@
-"""ZeRO-3: load_checkpoint(load_module_only=True) loads no weights, and nothing says so.
+"""ZeRO-3: load_checkpoint(load_module_only=True) silently loads no weights.
 
 Why: under ZeRO-3 the weights of a checkpoint are in the optimizer's files, in parts. Since 0.13.0 `load_module_only`
-    leaves these files alone, and the file with the module's state has no weights but frozen ones: the engine keeps
-    those that the script gave it, and training continues from there. Through 0.12.6 the optimizer's files were loaded.
-How: a warning on rank 0 says it, and how the weights can be loaded: with `load_optimizer_states=False` they are joined
-    from the optimizer's files, as zero_to_fp32.py does. This is not done by itself: it takes host memory for the whole
-    model on each rank, and ends jobs that lack one of the files or have their weights from elsewhere. Universal
-    checkpoints and `custom_load_fn`, which load them otherwise, have no warning.
-Workaround: Scripts load with `load_optimizer_states=False` instead, which warns of nothing. It can stay.
+    does not read these files, and the file with the module's state has only frozen weights: the engine keeps the
+    weights that the script gave it, and training continues from there. Through 0.12.6 the optimizer's files were
+    loaded.
+How: a warning on rank 0 says so, and how to load the weights: with `load_optimizer_states=False` they are joined from
+    the optimizer's files, as zero_to_fp32.py does. This is not done automatically: it takes host memory for the whole
+    model on each rank, and would stop jobs that lack one of the files or get their weights elsewhere. Universal
+    checkpoints and `custom_load_fn`, which load weights in other ways, cause no warning.
+Workaround: Scripts load with `load_optimizer_states=False` instead, which causes no warning. It can stay.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def warn(engine: Any, load_dir: str) -> None:
     if engine.global_rank == 0 and engine.zero_optimization_partition_weights():
         from deepspeed.utils import logger
 
-        took_effect(__name__, "a warning said that no weights were loaded")
+        took_effect(__name__, "a warning was logged: no weights were loaded")
         logger.warning(
             f"load_module_only under ZeRO-3 has loaded no weights (but frozen ones) from {load_dir}: they are in the "
             "optimizer's files. "
@@ -39,7 +40,7 @@ def warn(engine: Any, load_dir: str) -> None:
 
 
 PATCH = Patch(
-    title="ZeRO-3: load_checkpoint(load_module_only=True) loads no weights and does not say so",
+    title="ZeRO-3: load_checkpoint(load_module_only=True) silently loads no weights",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.13.0"},
     changes=(

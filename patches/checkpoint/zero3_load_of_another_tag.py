@@ -1,12 +1,11 @@
 """ZeRO-3: load_checkpoint(tag=…, load_optimizer_states=False) loads the weights of the latest checkpoint.
 
-Why: with ZeRO-3 and `load_optimizer_states=False` the weights are put together from the ranks' files by the function
-    behind zero_to_fp32.py, which is not told the tag: it takes the one that the file `latest` names. Steps, schedule
-    and client state are those of the tag that was asked for. Nothing fails, except without that file: "Unable to find
-    'latest' file".
-How: it is told the tag.
-Changes: jobs that load this way from another checkpoint than the latest get the weights of that checkpoint. A job that
-    was started this way without the patch, and its checkpoints, started from the latest weights.
+Why: with ZeRO-3 and `load_optimizer_states=False` the weights are assembled from the ranks' files by the function
+    behind zero_to_fp32.py, which does not get the tag: it uses the one in the file `latest`. Steps, schedule and client
+    state are the requested tag's. Nothing fails, except without that file: "Unable to find 'latest' file".
+How: the function gets the tag.
+Changes: jobs that load a checkpoint other than the latest this way get that checkpoint's weights. A job that was
+    started this way without the patch, and its checkpoints, started from the latest weights.
 Workaround: Scripts write the tag into the file `latest` before they load. It can stay.
 """
 

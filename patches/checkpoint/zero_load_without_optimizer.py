@@ -5,8 +5,8 @@ Why: ZeRO's optimizer holds fp32 copies of the weights, its own even in fp32. `l
     keep their values; the first step updates them and writes them to the model: the loaded weights are gone. Nothing
     fails. With `load_module_only=True` fp16 takes the copies from the model, bf16 and fp32 do not.
 How: with `load_optimizer_states=False` the copies are taken from the model's weights, as in 0.13.0, except where they
-    already round to the loaded weight: to load what the model has, as scripts do to verify a checkpoint, changes
-    nothing. Optimizer states or parameters offloaded to NVMe are not covered.
+    already round to the loaded weight: loading what the model already has, as scripts do to verify a checkpoint,
+    changes nothing. Optimizer states or parameters offloaded to NVMe are not covered.
 Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. A job that was resumed
     without the patch, and its checkpoints, started from the weights that the script initialized or loaded into the
     model before `deepspeed.initialize`.

@@ -1,13 +1,13 @@
-"""`zero_to_fp32` writes buffers of integers and booleans as float32.
+"""`zero_to_fp32` writes integer and boolean buffers as float32.
 
 Why: buffers are saved in the dtype that they have in the model. When a checkpoint is converted, `parse_model_states`
-    casts all of them to float32, meant for those in half precision: int64 ids and counters, boolean masks and complex
-    numbers too. float32 holds integers up to 2**24; complex numbers lose their imaginary part. Nothing fails. A strict
-    `load_state_dict` of the model casts back what is left; what reads the file itself, or loads it with `assign=True`,
-    gets another dtype.
-How: only floating-point buffers are cast. Checkpoints are written as before. The copy `zero_to_fp32.py` in the
-    checkpoint's directory is patched below `python -m dsfix run`, if it is the file of the installed release. 0.19.7
-    casts once more when it writes files: zero_to_fp32_integer_buffers_in_0_19_7.
+    casts all of them to float32. The cast is meant for half precision, but changes int64 ids and counters, boolean
+    masks and complex numbers, too. float32 holds integers up to 2**24; complex numbers lose their imaginary part.
+    Nothing fails. A strict `load_state_dict` of the model casts back what is left; what reads the file itself, or loads
+    it with `assign=True`, gets another dtype.
+How: only floating-point buffers are cast. Checkpoints are written as before. The copy of `zero_to_fp32.py` in the
+    checkpoint's directory is patched under `python -m dsfix run` if it is the installed release's. 0.19.7 casts once
+    more when it writes files: zero_to_fp32_integer_buffers_in_0_19_7.
 Changes: converted checkpoints have such buffers in their own dtype, with their values. Checkpoints are correct and can
     be converted again.
 Workaround: scripts take the buffers from "module" of the checkpoint's `mp_rank_00_model_states.pt`; that can stay.
@@ -26,7 +26,7 @@ _PARSE = "deepspeed.utils.zero_to_fp32:parse_model_states"
 _CAST = "{k: v.float() for k, v in state_dict['module'].items() if k in buffer_names}"
 
 PATCH = Patch(
-    title="zero_to_fp32 writes buffers of integers and booleans as float32: values above 2**24 are changed",
+    title="zero_to_fp32 writes integer and boolean buffers as float32: values above 2**24 change",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(
@@ -35,7 +35,7 @@ PATCH = Patch(
             replace=_CAST,
             code="{k: v.float() if v.is_floating_point() else v "
             "for k, v in state_dict['module'].items() if k in buffer_names}",
-            effect="buffers of integers kept their dtype; they would have become float32",
+            effect="integer buffers kept their dtype (unpatched: float32)",
             when="any(k in buffer_names and not v.is_floating_point() for k, v in state_dict['module'].items())",
         ),
     ),

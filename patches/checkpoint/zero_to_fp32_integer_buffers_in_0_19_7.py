@@ -1,4 +1,4 @@
-"""`zero_to_fp32` of DeepSpeed 0.19.7 casts buffers of integers and booleans again when it writes its files.
+"""`zero_to_fp32` of DeepSpeed 0.19.7 casts integer and boolean buffers again when it writes its files.
 
 Why: 0.19.7 lets the user choose the dtype of the files, float32 by default, and casts every tensor to it, buffers of
     integers too. `get_fp32_state_dict_from_zero_checkpoint`, which writes no files, has only the older cast:
@@ -23,7 +23,7 @@ _CONVERT = "deepspeed.utils.zero_to_fp32:to_torch_tensor"
 _FLOATING = "tensor.dtype.is_floating_point"
 
 PATCH = Patch(
-    title="zero_to_fp32 of 0.19.7 writes buffers of integers and booleans as float32",
+    title="zero_to_fp32 of 0.19.7 writes integer and boolean buffers as float32",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.19.7,<0.19.8"},
     changes=(
@@ -36,7 +36,7 @@ PATCH = Patch(
             _CONVERT,
             replace="contiguous_tensor.to(dtype=dtype) if dtype else contiguous_tensor",
             code=f"contiguous_tensor.to(dtype=dtype) if dtype and {_FLOATING} else contiguous_tensor",
-            effect="buffers of integers kept their dtype; they would have been cast",
+            effect="integer buffers kept their dtype (unpatched: cast)",
             when=f"dtype and not {_FLOATING} and dtype != tensor.dtype",
         ),
     ),

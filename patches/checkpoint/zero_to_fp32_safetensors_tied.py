@@ -1,11 +1,11 @@
 """zero_to_fp32 --safe_serialization from 0.19.7: "Some tensors share memory" for a model with tied weights.
 
-Why: a tied weight is one tensor under two names, as of an embedding and the head. safetensors refuses to write such
-    tensors. The checkpoint itself is complete, and converting it to PyTorch's format works.
+Why: a tied weight is one tensor under two names, as of an embedding and the head. safetensors rejects such tensors. The
+    checkpoint itself is complete, and converting it to PyTorch's format works.
 How: the tensor is written under each of its names, so that whatever reads the file finds all of them: it is larger by
-    the copies. Files in PyTorch's format hold it once, as before. The copy `zero_to_fp32.py` in the checkpoint's
-    directory is patched below `python -m dsfix run`, if it is the file of the installed release. Earlier releases have
-    the bug in another function, or in another statement.
+    the copies. Files in PyTorch's format hold it once, as before. The copy of `zero_to_fp32.py` in the checkpoint's
+    directory is patched under `python -m dsfix run` if it is the installed release's. Earlier releases have the bug in
+    another function, or in another statement.
 Workaround: Checkpoints are converted to PyTorch's format, or scripts write the tensors of
     `get_fp32_state_dict_from_zero_checkpoint` themselves. Both can stay.
 """

@@ -1,7 +1,7 @@
 """zero_to_fp32 --safe_serialization in 0.15.3 and 0.15.4: "Some tensors share memory" for a model with tied weights.
 
-Why: a tied weight is one tensor under two names, as of an embedding and the head. safetensors refuses to write such
-    tensors. The checkpoint itself is complete, and converting it to PyTorch's format works.
+Why: a tied weight is one tensor under two names, as of an embedding and the head. safetensors rejects such tensors. The
+    checkpoint itself is complete, and converting it to PyTorch's format works.
 How: as in zero_to_fp32_safetensors_tied.
 Workaround: Checkpoints are converted to PyTorch's format, or scripts write the tensors of
     `get_fp32_state_dict_from_zero_checkpoint` themselves. Both can stay.

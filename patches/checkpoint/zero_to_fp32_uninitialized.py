@@ -2,11 +2,11 @@
 
 Why: to find out how to split the weights into files, `convert_zero_checkpoint_to_fp32_state_dict` has `to_torch_tensor`
     put empty tensors into a state_dict. In 0.16.0 that is the same state_dict that is then written: the files have all
-    names and shapes, and whatever was in memory: zeros, or remains of other tensors. Nothing fails.
+    names and shapes, but whatever was in memory: zeros, or remains of other tensors. Nothing fails.
     `get_fp32_state_dict_from_zero_checkpoint` and `max_shard_size=None` take another path, and are right.
-How: `to_torch_tensor` works on a copy of the state_dict. The copy `zero_to_fp32.py` in the checkpoint's directory is
-    patched below `python -m dsfix run`, if it is the file of the installed release; `python -m
-    deepspeed.utils.zero_to_fp32` runs the installed one.
+How: `to_torch_tensor` works on a copy of the state_dict. The copy of `zero_to_fp32.py` in the checkpoint's directory is
+    patched under `python -m dsfix run` if it is the installed release's; `python -m deepspeed.utils.zero_to_fp32` runs
+    the installed one.
 Changes: the files contain the weights. Files written without the patch are useless; the checkpoint is intact: convert
     it again.
 Workaround: `max_shard_size=None`, or `get_fp32_state_dict_from_zero_checkpoint` and torch.save; both can stay.
@@ -32,7 +32,7 @@ PATCH = Patch(
             _CONVERT,
             before="converted_tensors = {}",
             code="state_dict = state_dict.copy()",
-            effect="the weights were written; uninitialized memory would have been",
+            effect="the weights were written (unpatched: uninitialized memory)",
             when="return_empty_tensor",
         ),
     ),

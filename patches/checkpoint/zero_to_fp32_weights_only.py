@@ -5,8 +5,8 @@ Why: the files of a ZeRO checkpoint contain more than tensors: DeepSpeed's own Z
     default, which torch 2.6 changed to `weights_only=True`. This breaks `get_fp32_state_dict_from_zero_checkpoint`, its
     callers (`load_state_dict_from_zero_checkpoint`, Lightning's conversion) and, with ZeRO-3, `load_checkpoint` with
     `load_optimizer_states=False`.
-How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run code: only the
-    files that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The copy `zero_to_fp32.py` in a
+How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run code, but only
+    from the files that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The copy `zero_to_fp32.py` in a
     checkpoint is patched below `python -m dsfix run`, if it is the installed release's.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
     `weights_only=False`. Both can stay.

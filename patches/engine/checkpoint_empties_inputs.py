@@ -1,10 +1,10 @@
-"""deepspeed.checkpointing with partition_activations or cpu_checkpointing empties the tensors that it is given.
+"""deepspeed.checkpointing with partition_activations or cpu_checkpointing overwrites its input tensors with garbage.
 
-Why: what is kept for the backward pass, a partition or a copy on the CPU, is attached to the very tensor that the model
-    passed, whose own data is replaced by an uninitialized number. A model that uses this tensor again, `x +
+Why: what is kept for the backward pass, a partition or a CPU copy, is attached to the very tensor that the model
+    passed, whose own data is replaced with an uninitialized number. A model that uses this tensor again, `x +
     checkpoint(block, x)`, a mask of all layers, a second checkpoint, an evaluation, computes with garbage or fails;
-    `non_reentrant_checkpoint` does so itself through 0.19.5, before it calls the function, and so does
-    cpu_checkpointing on a CPU.
+    through 0.19.5 `non_reentrant_checkpoint` itself does so before it calls the function, as does cpu_checkpointing on
+    a CPU.
 How: a detached alias of the tensor takes its place, and is emptied instead. It holds no memory either: the tensor is
     freed as soon as the model no longer needs it. `non_reentrant_checkpoint` keeps the data itself in the alias, as
     its backward pass expects.
@@ -49,7 +49,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="partition_activations or cpu_checkpointing: a tensor given to a checkpoint is garbage afterwards",
+    title="partition_activations or cpu_checkpointing: inputs of a checkpointed function are overwritten with garbage",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -1,9 +1,9 @@
-"""`non_reentrant_checkpoint` adds a hook to each parameter in each forward pass: every step is slower than the last.
+"""`non_reentrant_checkpoint` adds hooks to each parameter in each forward pass: steps get slower and slower.
 
 Why: through 0.14.4 deepspeed.checkpointing.non_reentrant_checkpoint registers a hook on every leaf that the
     checkpointed function uses, parameters among them, and never removes it. All of them run in each backward pass, and
     each keeps the objects of its own forward pass. They only serve `synchronize_checkpoint_boundary` and `profile`.
-How: as in 0.14.5, hooks are registered if one of the two is on; with it they are still kept.
+How: as in 0.14.5, hooks are registered only if one of the two is on; then they still accumulate.
 Workaround: Scripts clear the parameters' `_backward_hooks` after each step, or call torch's own checkpoint with
     `use_reentrant=False` instead. Both can stay.
 """
@@ -24,7 +24,7 @@ for leaf_tensor in leaf_tensors:
 """
 
 PATCH = Patch(
-    title="deepspeed.checkpointing.non_reentrant_checkpoint adds hooks that are never removed: ever slower",
+    title="deepspeed.checkpointing.non_reentrant_checkpoint leaks hooks: steps get slower and slower",
     severity=Severity.LEAK,
     affects={"deepspeed": ">=0.12.0,<0.14.5"},
     changes=(
@@ -36,7 +36,7 @@ PATCH = Patch(
                 "    for leaf_tensor in leaf_tensors:\n"
                 "        leaf_tensor.register_hook(after_backward_hook)"
             ),
-            effect="no hooks that nothing needs were added to parameters",
+            effect="no unneeded hooks were added to parameters",
             when="len(leaf_tensors) > 0 and not (PROFILE_TIME or SYNCHRONIZE)",
         ),
     ),

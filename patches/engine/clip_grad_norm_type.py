@@ -1,9 +1,9 @@
 """DeepSpeed's `clip_grad_norm_` with a norm_type other than 2 clips by a wrong norm.
 
-Why: the norms of the tensors are squared before they are summed, whatever the norm, and the root of the norm's order is
-    taken of the sum: right for 2 only. With the 1-norm, gradients are clipped by the sum of the squares of the norms.
-How: the norms are raised to norm_type, as through 0.13.1. With the 2-norm, the only one that an engine asks for, the
-    same operation as before.
+Why: the tensors' norms are squared before they are summed, whatever the norm, and the root of order norm_type is taken
+    of the sum: correct for 2 only. With the 1-norm, gradients are clipped by the sum of the squares of the norms.
+How: the norms are raised to norm_type, as through 0.13.1. With the 2-norm, the only one that an engine uses, nothing
+    changes.
 Changes: jobs that call `deepspeed.runtime.utils.clip_grad_norm_` themselves with a norm_type other than 2 and infinity.
     A checkpoint written without the patch can be resumed.
 Workaround: Scripts clip by `torch.nn.utils.clip_grad_norm_`. That can stay.

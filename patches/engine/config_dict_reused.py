@@ -1,11 +1,11 @@
-"""A config dict used for two engines: the second one trains with another Adam than the config says.
+"""A config dict used for two engines: the second one trains with a different Adam than the config says.
 
 Why: through 0.19.0 the engine takes `torch_adam` and `adam_w_mode` out of the dict that the script passed as its
     config. The second engine made from the same dict finds neither: instead of torch's Adam it gets FusedAdam or
-    DeepSpeedCPUAdam, and "Adam" with `adam_w_mode` false becomes AdamW, whose weight decay is another one. Jobs with
-    two models, searches over hyperparameters and cross-validation make several engines. Nothing shows it.
-How: the engine takes the two out of a copy of its own. Unlike after upstream's fix, what else reads the parameters in
-    that engine still finds them without the two: ZenFlow's optimizer would not accept them.
+    DeepSpeedCPUAdam, and "Adam" with `adam_w_mode` false becomes AdamW, with a different weight decay. Jobs with two
+    models, searches over hyperparameters and cross-validation make several engines. There is no error.
+How: the engine removes the two from its own copy. Unlike with upstream's fix, other code of that engine still reads the
+    parameters without the two: ZenFlow's optimizer would not accept them.
 Changes: the second and later engines made from one dict: their optimizer is the configured one. A checkpoint that such
     an engine wrote without the patch has the moments of the other Adam, which the configured one continues with.
 Workaround: Scripts give each engine its own `copy.deepcopy(config)`. That can stay.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CONFIGURE = "deepspeed.runtime.engine:DeepSpeedEngine._configure_basic_optimizer"
 
 PATCH = Patch(
-    title="a config dict used for two engines: the second one loses torch_adam and adam_w_mode",
+    title="A config dict used for two engines: the second one loses torch_adam and adam_w_mode",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.1"},
     changes=(

@@ -1,8 +1,8 @@
-"""cpu_checkpointing on a GPU, which copies asynchronously since 0.19.6, empties the tensors that a checkpoint is given.
+"""cpu_checkpointing on a GPU, which copies asynchronously since 0.19.6, overwrites its input tensors with garbage.
 
-Why: since 0.19.6 the inputs of a checkpoint are copied to the CPU on a stream of their own, and restored in the
-    backward pass; until then, the very tensor that the model passed holds an uninitialized number. A model that uses it
-    again, `x + checkpoint(block, x)`, a mask of all layers, a second checkpoint, computes with garbage or fails.
+Why: since 0.19.6 the inputs of a checkpoint are copied to the CPU on a separate stream, and restored in the backward
+    pass; until then, the very tensor that the model passed holds an uninitialized number. A model that uses it again,
+    `x + checkpoint(block, x)`, a mask of all layers, a second checkpoint, computes with garbage or fails.
 How: a detached alias of the tensor takes its place, and is emptied instead; the tensor is freed as soon as the model no
     longer needs it. One that is given twice is still copied once.
 Changes: models that use an input of a checkpoint again: losses and gradients are those without the option.
@@ -31,7 +31,7 @@ def stand_ins(inputs: Sequence[Any], is_kept: Callable[[Any], bool]) -> list[Any
 
 
 PATCH = Patch(
-    title="cpu_checkpointing on a GPU: a tensor given to a checkpoint is garbage afterwards (0.19.6 and newer)",
+    title="cpu_checkpointing on a GPU, since 0.19.6: inputs of a checkpointed function are overwritten with garbage",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.19.6"},
     changes=(

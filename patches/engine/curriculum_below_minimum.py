@@ -1,13 +1,13 @@
-"""Curriculum learning: the first difficulties are below min_difficulty, 0 for a minimum of 8 in steps of 16.
+"""Curriculum learning: the first difficulties are below min_difficulty (0 for a minimum of 8 in steps of 16).
 
 Why: the difficulty of the schedules `fixed_linear` and `fixed_root` is rounded down to a multiple of difficulty_step,
-    also below the minimum: sequences are truncated to fewer tokens than the least that was asked for, or to none, and
-    the data sampler looks for samples that do not exist.
+    also below the minimum: sequences are truncated to fewer tokens than the requested minimum, or to none, and the data
+    sampler looks for samples that do not exist.
 How: the result is at least the first multiple of difficulty_step that is not below min_difficulty, as since 0.19.7, but
     not above max_difficulty. Where min_difficulty is a multiple of difficulty_step nothing changes.
 Changes: jobs whose min_difficulty is no multiple of difficulty_step: their first steps. A checkpoint written without
     the patch can be resumed.
-Workaround: The config has a min_difficulty that is a multiple of difficulty_step. Nothing changes for such a job.
+Workaround: The config sets min_difficulty to a multiple of difficulty_step. Nothing changes for such a job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _met(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="Curriculum: the first difficulties are rounded down below min_difficulty, to 0 for 8 in steps of 16",
+    title="Curriculum learning: the first difficulties are rounded down below min_difficulty (8 to 0 in steps of 16)",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.7"},
     changes=(

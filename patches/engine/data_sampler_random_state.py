@@ -1,13 +1,13 @@
-"""The curriculum's data sampler is resumed with the random numbers of its start: samples are repeated or skipped.
+"""The curriculum's data sampler resumes with its initial random state: samples are repeated or skipped.
 
-Why: `DeepSpeedDataSampler` draws from a generator of its own, and its checkpoint has the state of NumPy's global one
-    instead. A resumed job draws the same mixes and shuffles again that it drew from its first step on, so that it does
-    not train on what an uninterrupted job would train on.
-How: the checkpoint gets an entry more, the generator's state and the seed it began with, and loading it sets the
-    generator if the config has the same seed. The global state stays in the checkpoint and is set as before, so that
-    jobs without the patch can load the checkpoint.
+Why: `DeepSpeedDataSampler` draws from its own generator, but its checkpoint has the state of NumPy's global one. A
+    resumed job repeats the mixes and shuffles of its first steps, so that it does not train on what an uninterrupted
+    job would train on.
+How: the checkpoint gets one more entry, the generator's state and its initial seed, and loading it sets the generator
+    if the config has the same seed. The global state stays in the checkpoint and is set as before, so that jobs without
+    the patch can load the checkpoint.
 Changes: jobs of DeepSpeed's curriculum learning (`data_efficiency`) that are resumed. A checkpoint written without the
-    patch is resumed as without it: the generator begins anew. A job that loads its own checkpoint again in the same
+    patch is resumed as without it: the generator starts over. A job that loads its own checkpoint again in the same
     process, to go back, draws the same samples again.
 Workaround: Scripts save the state of the sampler's `np_rng` themselves, and set it after `load_checkpoint`. That can
     stay: both set the same state.
@@ -48,7 +48,7 @@ def set_own_state(sampler: Any, state: dict[str, Any]) -> None:
     bits = _bit_generator(sampler)
     if bits is not None and saved["state"]["bit_generator"] == bits.state["bit_generator"]:
         if repr(bits.state) != repr(saved["state"]):
-            took_effect(__name__, "the sampler's own random state was set to the checkpoint's")
+            took_effect(__name__, "the sampler's random state was restored from the checkpoint")
         bits.state = saved["state"]
 
 

@@ -5,9 +5,9 @@ Why: since 0.18.3 a hook on each tensor that the model returns divides its gradi
     passes two hooks. For `engine.backward(loss)` this ended in 0.19.6, see dict_output_double_scaling; for
     `loss.backward()` and `engine.scale(loss).backward()` it did not. Nothing fails.
 How: in a backward pass by `torch.autograd.backward`, the graph is followed to the first tensors that the model has
-    returned together: these divide. One that gets all its gradient from them, or passes all of it on to others of them,
-    divides no more; a tensor returned twice divides once. Where a gradient also goes on to other tensors, beyond 1000
-    nodes, and in `torch.autograd.grad`, everything is divided as before.
+    returned together: these divide. A tensor that gets its whole gradient from them, or passes all of it on to others
+    of them, no longer divides; a tensor returned twice divides once. Where a gradient also goes on to other tensors,
+    beyond 1000 nodes, and in `torch.autograd.grad`, everything is divided as before.
 Changes: with GAS > 1, such an output and no `engine.backward`, gradients become GAS times larger, with the same effects
     on clipping, SGD's steps and checkpoints as in dict_output_double_scaling.
 Workaround: the loss is computed from the logits, or is all that the model returns: these stay right. A script that
@@ -174,7 +174,7 @@ def _of_python(node: Any) -> bool:
 
 
 PATCH = Patch(
-    title="loss.backward() + gradient accumulation, output with loss and logits: gradients divided twice",
+    title="loss.backward() + gradient accumulation, output with loss and logits: gradients are divided twice",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.3", "torch": ">=2.1.0.dev0"},  # with 2.0 the import fails (Python 3.11)
     changes=(

@@ -1,12 +1,12 @@
-"""The model of an engine that is gone stays in memory, because a table of names for messages holds it.
+"""The model of a discarded engine stays in memory, because a table of names for messages refers to it.
 
 Why: each engine writes the names of its model's modules and parameters into two tables of deepspeed.utils.debug, whose
     keys are the modules and parameters themselves. They stay there until another engine is made, or one is destroyed;
-    through 0.12.6 destroy() leaves them, too. While a script makes its second model the first one takes its memory all
-    the same, and so do layers that AutoEP or AutoTP have replaced.
+    through 0.12.6 destroy() leaves them, too. While a script makes its second model, the first one still takes its
+    memory, and so do layers that AutoEP or AutoTP have replaced.
 How: the tables refer to modules weakly, and find a parameter through its module; names of what still exists are found
-    as before. No weak reference points to a parameter: torch could not swap it then, as `module.to()` does with those
-    of tensor subclasses (quantized weights), and with all where the script has asked for it.
+    as before. No weak reference points to a parameter: torch could not swap it then, which `module.to()` does for
+    tensor subclasses (quantized weights), and for all parameters if the script has asked for it.
 Workaround: Scripts call `clear()` on `module_names` and `param_names` of `deepspeed.utils.debug` after `destroy()`.
     That can stay.
 """
@@ -74,7 +74,7 @@ def names_of_parameters(model: Any) -> NamesOfLiving:
 
 
 PATCH = Patch(
-    title="The model of an engine that is gone stays in memory until another engine is made: out of memory",
+    title="The model of a discarded engine stays in memory until another engine is made: out of memory",
     severity=Severity.LEAK,
     affects={"deepspeed": ">=0.12.0,<0.19.7"},
     changes=(

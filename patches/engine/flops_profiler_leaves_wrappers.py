@@ -1,12 +1,11 @@
-"""The flops profiler leaves some functions of torch wrapped after it stops: their operations are counted several times.
+"""The flops profiler leaves some torch functions wrapped when it stops: their operations are counted several times.
 
-Why: the profiler puts counting functions in place of torch's and puts the originals back when it stops, except for
-    `scaled_dot_product_attention` and `Tensor.__matmul__`, and `torch.bmm` becomes `torch.matmul`. Each profile, such
-    as that of the next micro-batch of a step, wraps once more what was left: attention is counted twice, then three
-    times. All later steps call the wrappers, and torch.bmm accepts shapes that it must refuse.
-How: these three are put back, too, if they still are what the profiler made of them. Only where the profiler stops.
-Changes: the counts from the second profile of a process on. What is trained does not change, and checkpoints have
-    nothing of it.
+Why: the profiler replaces functions of torch with counting ones and restores the originals when it stops, except for
+    `scaled_dot_product_attention` and `Tensor.__matmul__`, and `torch.bmm` becomes `torch.matmul`. Each further
+    profile, such as that of the next micro-batch of a step, wraps these once more: attention is counted twice, then
+    three times. All later steps call the wrappers, and torch.bmm accepts shapes that it must reject.
+How: when the profiler stops, these three are restored, too, if they still are what the profiler put there.
+Changes: the counts from the second profile of a process on. Training and checkpoints do not change.
 Workaround: Scripts save the three functions before the profile and put them back after it. That can stay.
 """
 
@@ -34,7 +33,7 @@ def put_back(old_functions: dict[Any, Any]) -> None:
 
 
 PATCH = Patch(
-    title="Flops profiler leaves attention, @ and bmm wrapped after it stops: counts add up, later steps are slower",
+    title="The flops profiler leaves attention, @ and bmm wrapped when it stops: counts add up, later steps are slower",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.6"},
     changes=(

@@ -1,14 +1,15 @@
 """TensorBoard, wandb, Comet and the CSV files get no `Train/Samples/train_loss`: only a pipeline still writes it.
 
-Why: 0.18.3 moved what surrounds the backward pass into hooks of the model's output, which see no loss, and dropped the
-    event. The learning rate is still written, and nothing says that the loss is missing.
+Why: 0.18.3 moved the work around the backward pass into hooks of the model's output, which do not see the loss, and
+    dropped the event. The learning rate is still written, and there is no message that the loss is missing.
 How: `backward` adds up the losses of a step's micro-batches, each divided by their number, and the step writes the sum,
     on rank 0 and only if a monitor is on: it ends with one wait for the device then. Not written are a loss whose
     `backward` the script calls itself, and a DTensor. A pipeline writes its own.
 Workaround: Scripts write the event themselves, by `engine.monitor.write_events`. That can stay: once a script has
     written a loss of this name, the patch writes none for any engine of the process. The first step's loss is written
     with the second's, to give a script time for its own; a script that does not write in every step gets the patch's
-    losses up to its own first one. What is written past `engine.monitor`, to one of its writers, is not seen.
+    losses up to its own first one. Losses written directly to one of the writers, not through `engine.monitor`, are not
+    detected.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="TensorBoard, wandb and the other monitors get no Train/Samples/train_loss, except from a pipeline",
+    title="TensorBoard, wandb and other monitors get no Train/Samples/train_loss, except from a pipeline",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.18.3"},
     changes=(

@@ -2,13 +2,13 @@
 
 Why: 0.16.0 gave the engine a `no_sync`, which rejects ZeRO-2 and ZeRO-3: with partitioned gradients every micro-batch
     needs a reduction. accelerate, and with it transformers through 4.47.0, enters the `no_sync` of any model that has
-    one, for each micro-batch but the last, and calls `engine.step()` in it. Through 0.15.4 there was none to enter, and
-    the same scripts ran.
+    one, for each micro-batch but the last, and calls `engine.step()` in it. Through 0.15.4 there was no such method,
+    and the same scripts ran.
 How: with ZeRO-2 and ZeRO-3 and a `gradient_accumulation_steps` above 1, the `no_sync` that accelerate enters does
     nothing: each micro-batch is reduced and added, which gives the same gradient. That needs an `engine.step()` after
-    each micro-batch (accelerate through 1.7) or a boundary set by hand (1.8, 1.9); else the AssertionError comes at the
-    end of the block. A script's own `no_sync` still fails; ZeRO-0 and ZeRO-1 are unchanged.
-Workaround: Scripts catch the AssertionError and go on without `no_sync`. That can stay.
+    each micro-batch (accelerate through 1.7) or a boundary set by hand (1.8, 1.9); otherwise the AssertionError is
+    raised at the end of the block. A script's own `no_sync` still fails; ZeRO-0 and ZeRO-1 are unchanged.
+Workaround: Scripts catch the AssertionError and continue without `no_sync`. That can stay.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_entered_by_accelerate() -> bool:
     while frame is not None and frame.f_globals.get("__name__") == "contextlib":
         frame = frame.f_back
     if frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "accelerate":
-        took_effect(__name__, "accelerate's no_sync did nothing; the engine's would have raised AssertionError")
+        took_effect(__name__, "accelerate's no_sync did nothing (unpatched: AssertionError)")
     return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "accelerate"
 
 

@@ -1,9 +1,9 @@
-"""partition_activations: the recomputation gets an additional None for each argument that is no tensor.
+"""partition_activations: the recomputation gets an additional None after each non-tensor argument.
 
-Why: a checkpoint that partitions activations keeps the size behind each argument, None where it is no tensor. Of these
-    sizes only those of tensors are removed before the function is called again in the backward pass, so `checkpoint(f,
-    x, 2.0)` becomes f(x, 2.0, None): a TypeError, or another result if f takes it.
-How: what is kept behind each argument is removed, whatever the argument is. Calls with tensors only stay as they are.
+Why: a checkpoint that partitions activations stores the size after each argument, or None if it is no tensor. Only the
+    sizes are removed before the function is called again in the backward pass, not the Nones, so `checkpoint(f, x,
+    2.0)` becomes f(x, 2.0, None): a TypeError, or another result if f takes it.
+How: what is stored after each argument is removed, whatever the argument is. Calls with tensors only are unchanged.
 Workaround: Scripts bind the argument to the function (functools.partial), pass it as a tensor, or give the function a
     parameter for the None. All can stay.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MERGE = "deepspeed.runtime.activation_checkpointing.checkpointing:merge_tensors"
 
 PATCH = Patch(
-    title="partition_activations: TypeError, a checkpoint's argument that is no tensor is followed by a None",
+    title="partition_activations: TypeError, a None is inserted after each non-tensor argument of a checkpoint",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0"},
     changes=(
@@ -28,7 +28,7 @@ PATCH = Patch(
             _MERGE,
             after="real_tensor_flags = []",
             code="non_tensor_objects = non_tensor_objects[::2]",
-            effect="the recomputation did not get a None behind an argument that is no tensor",
+            effect="the recomputation got no extra None after a non-tensor argument",
             when="len(non_tensor_objects) > 0",
         ),
         Edit(_MERGE, replace="previous_flag = flag", code="previous_flag = True"),

@@ -1,12 +1,12 @@
-"""deepspeed.initialize fails for a scalar parameter and for a transposed or channels_last one, when it is broadcast.
+"""deepspeed.initialize fails to broadcast a scalar, transposed or channels_last parameter.
 
 Why: 0.19.8 broadcasts parameters as bytes, `p.data.view(torch.uint8)`. torch has no such view of a tensor without
     dimensions (CLIP's `logit_scale`), nor of one whose last dimension is not contiguous (`model.to(memory_format=
     torch.channels_last)`, `nn.Parameter(w.t())`): "self.dim() cannot be 0", or "self.stride(-1) must be 1, to view
     Float as Byte". All stages fail, on one rank, too; with ZeRO-3 also zero.Init, `apply` within it, and
     GatheredParameters with a `modifier_rank`.
-How: such a parameter is broadcast as the bytes of its elements in their order; where they are not in this order in
-    memory, from a copy, which is copied back. Others are broadcast as before.
+How: such a parameter is broadcast as the bytes of its elements in order; if they are not in this order in memory, a
+    copy is broadcast and copied back. Others are broadcast as before.
 Workaround: Scripts give the parameter one dimension, or call `contiguous()`. Both can stay.
 """
 
@@ -51,7 +51,7 @@ def broadcast(tensor: Any, *arguments: Any, **options: Any) -> Any:
 
     if tensor.element_size() == 1 or (tensor.dim() and tensor.stride(-1) == 1):
         return dist.broadcast(tensor.view(torch.uint8), *arguments, **options)
-    took_effect(__name__, "a scalar or strided parameter was broadcast; a RuntimeError would have come")
+    took_effect(__name__, "a scalar or strided parameter was broadcast (unpatched: RuntimeError)")
     elements = tensor.contiguous()
     handle = dist.broadcast(elements.view(-1).view(torch.uint8), *arguments, **options)
     if handle is not None:

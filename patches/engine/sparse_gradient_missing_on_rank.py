@@ -2,12 +2,12 @@
 
 Why: without `sparse_gradients`, which 0.19.8 no longer has, ranks exchange a gradient as they have it: a sparse one by
     all-gathers, a dense one by an all-reduce. A rank that has not used the embedding makes a dense gradient of zeros,
-    and calls other collectives than the rest: the job hangs, fails, or adds up what does not belong together.
-How: a model that has parameters of modules with `sparse=True` has one small all-reduce more before the gradients are
-    exchanged, on all ranks, which tells whether any has a sparse or a dense gradient of each. A missing gradient is
-    sparse where others are sparse, and a sparse one dense where another is dense. Not on 0.12, which was not run.
-Changes: jobs that have trained on garbage without hanging have to be started again.
-Workaround: Scripts set `sparse_gradients`, look up a word that counts for nothing in each batch, or do without
+    and calls different collectives than the other ranks: the job hangs, fails, or adds up unrelated data.
+How: for a model with parameters of `sparse=True` modules, one more small all-reduce before the gradients are exchanged
+    finds out whether any rank has a sparse or a dense gradient for each. A missing gradient is sparse where others are
+    sparse, and a sparse one dense where another is dense. Not on 0.12, which was not run.
+Changes: jobs that trained on garbage without hanging have to be restarted.
+Workaround: Scripts set `sparse_gradients`, look up a word without effect on the loss in each batch, or do without
     `sparse=True`. All can stay.
 """
 
@@ -50,7 +50,7 @@ def agree_on_layouts(engine: Any) -> None:
     comm.all_reduce(of_all, op=comm.ReduceOp.MAX, group=ranks)
     for parameter, mine, layout in zip(parameters, own, of_all.tolist()):
         if mine == _NONE and layout == _SPARSE:
-            took_effect(__name__, "a gradient that a rank did not have was sparse, as on other ranks, not dense")
+            took_effect(__name__, "a gradient missing on this rank was sparse, as on other ranks (unpatched: dense)")
             nowhere = torch.empty((1, 0), dtype=torch.long, device=parameter.device)
             nothing = parameter.detach().new_empty((0, *parameter.shape[1:]))
             parameter.grad = torch.sparse_coo_tensor(nowhere, nothing, parameter.shape, check_invariants=False)
@@ -72,7 +72,7 @@ def _of_sparse_modules(module: Any) -> list[Any]:
 
 
 PATCH = Patch(
-    title="Embedding(sparse=True) without ZeRO hangs where a rank's batch does not use the embedding",
+    title="Embedding(sparse=True) without ZeRO hangs if a rank's batch does not use the embedding",
     severity=Severity.HANG,
     affects={"deepspeed": ">=0.13.0"},
     changes=(

@@ -4,10 +4,10 @@ Why: a dense gradient is divided by the factor before it is summed up over the r
     after that. A sparse one is multiplied by factor / ranks alone: it is too large by the factor.
 How: a sparse gradient is divided by the number of ranks. Nothing changes where the factor is 1, its default, or with
     `prescale_gradients`, which does not use it. Not on 0.12, which was not run.
-Changes: jobs with sparse gradients and a factor. A checkpoint that was written without the patch loads, and training
-    goes on with right gradients: the embedding may need another learning rate than before.
-Workaround: Scripts leave the factor out: it can stay out. A learning rate that is divided by the factor, in a group of
-    the embedding's own, has to go.
+Changes: jobs with sparse gradients and a factor. A checkpoint written without the patch loads, and training continues
+    with right gradients: the embedding may need another learning rate than before.
+Workaround: Scripts leave the factor out, which can stay so. A learning rate divided by the factor, in a separate group
+    for the embedding, must be restored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine._reduce_non_expert_gradients
 _BUCKETS = "split_sparse_tensor_buckets, split_dense_tensor_buckets = split_half_float_double_sparse(grads)"
 
 PATCH = Patch(
-    title="Sparse gradients are too large by gradient_predivide_factor",
+    title="Sparse gradients are too large by a factor of gradient_predivide_factor",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.0"},
     changes=(

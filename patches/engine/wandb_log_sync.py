@@ -1,8 +1,8 @@
-"""`wandb` in the config beside wandb 0.20 or newer: TypeError at the first step that is logged.
+"""wandb 0.20 or newer in the config: TypeError at the first logged step.
 
 Why: through 0.17.1 the monitor passes `sync=` to `wandb.log`, an argument that wandb 0.20 has removed.
-How: the argument is not passed. Older releases of wandb take None, which the monitor passes unless a script calls its
-    `log` with another value, as what they do by default.
+How: the argument is not passed. Older releases of wandb treat None, which the monitor passes unless a script calls its
+    `log` with another value, as their default.
 Workaround: The environment pins wandb below 0.20. It can stay.
 """
 
@@ -27,7 +27,7 @@ _MESSAGE = "got an unexpected keyword argument 'sync'"
 def without_sync(log: Any, data: Any, step: Any, commit: Any, sync: Any) -> Any:
     """Calls `wandb.log`, with `sync` only if the caller of the monitor has set it."""
     if sync is None and _is_removed():
-        took_effect(__name__, "wandb.log was called without sync, an argument that it no longer has")
+        took_effect(__name__, "wandb.log was called without its removed argument sync")
     return log(data, step=step, commit=commit) if sync is None else log(data, step=step, commit=commit, sync=sync)
 
 
@@ -45,7 +45,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="wandb in the config beside wandb 0.20 or newer: log() got an unexpected keyword argument 'sync'",
+    title="wandb 0.20 or newer in the config: TypeError, log() got an unexpected keyword argument 'sync'",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.17.2"},
     changes=(

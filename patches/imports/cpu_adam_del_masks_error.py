@@ -1,9 +1,9 @@
-"""'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam' after every error in building the CPU optimizer.
+"""'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam' masks every error from building the CPU optimizer.
 
 Why: where the operator cannot be built (no compiler, no CUDA headers, a broken cache), the constructor of
     DeepSpeedCPUAdam fails with the reason. The incomplete object is then destroyed, and its `__del__` reads an
-    attribute that was never set: one more traceback, after the relevant one. It is the last thing in the log, and users
-    searched for it for years. DeepSpeedCPUAdagrad and DeepSpeedCPULion have the same bug.
+    attribute that was never set: this second traceback, after the relevant one, is the last thing in the log, and users
+    have searched for it for years. DeepSpeedCPUAdagrad and DeepSpeedCPULion have the same bug.
 How: `__del__` does nothing where there is nothing to destroy. The error itself is unchanged: it states what to do.
 Workaround: None in the script; the first traceback in the log gives the reason.
 """
@@ -29,7 +29,7 @@ def _edit(name: str, low: str) -> Edit:
 
 
 PATCH = Patch(
-    title="DeepSpeedCPUAdam: no attribute 'ds_opt_adam' hides the error in building the operator",
+    title="DeepSpeedCPUAdam: no attribute 'ds_opt_adam' masks the error from building the operator",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=tuple(_edit(name, low) for name, low in _OPTIMIZERS.items()),

@@ -1,14 +1,14 @@
 """Operators that DeepSpeed compiles at run time are cached in one directory for all versions of DeepSpeed and torch.
 
-Why: torch caches them below ~/.cache/torch_extensions in one directory per Python and CUDA version, whatever DeepSpeed
-    and torch they were compiled for. Command lines and file times decide whether one is compiled again. An upgrade that
-    preserves old times (conda, uv) keeps the old one in use: "undefined symbol", a missing attribute, or silently old
-    code. Two environments used in turn overwrite each other's operators, even under a running job, and a process that
-    is killed while compiling leaves a lock on which all others wait.
+Why: torch caches operators below ~/.cache/torch_extensions in one directory per Python and CUDA version, whatever
+    DeepSpeed and torch they were compiled for. Command lines and file times decide whether an operator is recompiled.
+    An upgrade that preserves old times (conda, uv) keeps the old one in use: "undefined symbol", a missing attribute,
+    or silently old code. Two environments used in turn overwrite each other's operators, even under a running job, and
+    a process that is killed while compiling leaves a lock on which all others wait.
 How: a separate directory for each combination of Python, CUDA or ROCm, torch and DeepSpeed, next to torch's; the
-    environment is unchanged. Torch's stays in use if TORCH_EXTENSIONS_DIR is set, for operators that an image ships for
-    this very torch and DeepSpeed, without a compiler, and, after one warning, where the separate one fails. The first
-    run compiles what is missing there; old directories may be deleted.
+    environment is unchanged. Torch's directory stays in use if TORCH_EXTENSIONS_DIR is set, for operators that an image
+    ships for exactly this torch and DeepSpeed, without a compiler, and, after one warning, if the separate directory
+    fails. The first run compiles what is missing there; old directories may be deleted.
 Workaround: Each environment sets its own TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions is deleted after an
     upgrade. Both can stay.
 """
@@ -130,7 +130,7 @@ def _installed_at(distribution: str) -> float | None:
 
 
 PATCH = Patch(
-    title="operators compiled for another DeepSpeed or torch are loaded from the cache",
+    title="Operators compiled for another DeepSpeed or torch are loaded from the cache",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

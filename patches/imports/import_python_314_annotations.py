@@ -1,9 +1,8 @@
 """`import deepspeed` fails on Python 3.14: Target parameter "qkv_w" not found in this layer.
 
 Why: the classes of inference v2 declare their parameters by annotations, which a metaclass reads from the class's
-    namespace. Python 3.14 keeps a function there that evaluates the annotations when they are asked for, so the
-    metaclass finds none, and refuses the first mapping to a parameter. `import deepspeed` imports these classes, also
-    for training.
+    namespace. Python 3.14 stores a function there that evaluates the annotations on demand, so the metaclass finds none
+    and rejects the first mapping to a parameter. `import deepspeed` imports these classes, also for training.
 How: evaluates the annotations of such a class as it is made, as Python before 3.14 does.
 Workaround: None in the script; Python 3.13 or earlier helps.
 """

@@ -1,12 +1,12 @@
-"""`deepspeed --autotuning`: a tuned value of a nested key does not reach the script's command line.
+"""`deepspeed --autotuning`: the tuned value of a nested key does not reach the script's command line.
 
 Why: `autotuning.arg_mappings` names the arguments of the script that get tuned values. The launcher looks for the key
-    in an experiment's config, through 0.19.3 only in the first of several nested dicts: a key of `zero_optimization`
-    is not found where the config has `optimizer` or `fp16` before it. Experiments run with the script's own value, and
-    are ranked by it. Keys at the top, such as the micro-batch size, are found.
+    in an experiment's config, through 0.19.3 only in the first of several nested dicts: a key of `zero_optimization` is
+    not found where the config has `optimizer` or `fp16` before it. Experiments run with the script's own value, and are
+    ranked by it. Top-level keys, such as the micro-batch size, are found.
 How: all nested dicts are searched, except `arg_mappings` itself, which is in experiments' configs, with the same keys.
-    As for keys at the top, 0 and false are not passed, and a value stays for later experiments that have none. The bug
-    is met in the launcher's process, which imports no script: `python -m dsfix run deepspeed …` or `python -m dsfix
+    As with top-level keys, 0 and false are not passed, and a value is kept for later experiments that have none. The
+    bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix
     enable`.
 Changes: with such a mapping experiments run with the values that they are meant to compare. No checkpoint is concerned.
 Workaround: The config has the section with the tuned key before all other sections. That can stay.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _GET = "deepspeed.autotuning.utils:get_val_by_key"
 
 PATCH = Patch(
-    title="deepspeed --autotuning: arg_mappings of a nested key passes no tuned value to the script",
+    title="deepspeed --autotuning: arg_mappings does not pass tuned values of nested keys to the script",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.4"},
     changes=(

@@ -1,10 +1,10 @@
-"""`deepspeed` on several nodes: with ./.deepspeed_env, the .deepspeed_env in the home directory is not read.
+"""`deepspeed` on several nodes: ~/.deepspeed_env is ignored if ./.deepspeed_env exists.
 
-Why: the launcher hands on to the ranks what the file .deepspeed_env in the home directory says, then what the one in
-    the current directory says. Through 0.13.0 it reads the second in place of the first, twice, once it exists: the
+Why: the launcher passes on to the ranks the variables of .deepspeed_env in the home directory, then those of
+    .deepspeed_env in the current directory. Through 0.13.0, if the second file exists, it is read twice instead: the
     variables of the home directory, such as NCCL_SOCKET_IFNAME, do not reach the ranks. The log names one file twice.
-How: each directory's own file is read, as since 0.13.1; of a variable that is in both, the current directory's value
-    counts. The bug is met in the launcher's process, which imports no script: `python -m dsfix run deepspeed …` or
+How: each directory's own file is read, as since 0.13.1; if a variable is in both, the current directory's value wins.
+    The bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or
     `python -m dsfix enable`.
 Changes: jobs on several nodes with both files: the ranks have the variables of both, also when they resume from a
     checkpoint.
@@ -25,7 +25,7 @@ _MAIN = "deepspeed.launcher.runner:main"
 _FILE = "environ_file = os.path.join(environ_path, DEEPSPEED_ENVIRONMENT_NAME)"
 
 PATCH = Patch(
-    title="deepspeed on several nodes: with ./.deepspeed_env the one in the home directory is not read",
+    title="deepspeed on several nodes: ~/.deepspeed_env is ignored if ./.deepspeed_env exists",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.13.1"},
     changes=(Edit(_MAIN, replace=f"if not os.path.isfile(environ_file):\n    {_FILE}", code=_FILE, effect=RAN),),

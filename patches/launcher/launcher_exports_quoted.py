@@ -1,12 +1,12 @@
-"""`deepspeed --launcher openmpi` (mpich, impi, mvapich, slurm) puts quotation marks into every exported variable.
+"""`deepspeed --launcher openmpi` (mpich, impi, mvapich, slurm) adds quotation marks to every exported variable.
 
-Why: the launcher hands PYTHONPATH, NCCL_…, UCX_… and the variables of .deepspeed_env on to the ranks. 0.15.2 puts
+Why: the launcher passes PYTHONPATH, NCCL_…, UCX_… and the variables of .deepspeed_env on to the ranks. 0.15.2 puts
     quotation marks around each value, for pdsh, whose command goes through a shell. The other launchers start mpirun or
-    srun without one: the marks are part of the value, `UCX_TLS="tcp"`. UCX and NCCL refuse such values or ignore them,
-    and the first and last directory of PYTHONPATH are not found, dsfix's among them.
-How: a value that has nothing in it that a shell would read is handed on as it is, as since 0.16.5. Others are in
-    quotation marks as before. The bug is met in the launcher's process, which imports no script: `python -m dsfix run
-    deepspeed …` or `python -m dsfix enable`.
+    srun without one: the marks are part of the value, `UCX_TLS="tcp"`. UCX and NCCL reject or ignore such values, and
+    the first and last directory of PYTHONPATH are not found, dsfix's among them.
+How: a value without shell metacharacters is passed on unchanged, as since 0.16.5. Others are quoted as before. The bug
+    is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix
+    enable`.
 Workaround: the variables are unset where the launcher is started, and given to mpirun: `--launcher_args "-x
     NCCL_DEBUG=INFO"`. That can stay.
 """
@@ -31,7 +31,7 @@ def for_a_shell(value: str) -> str:
 
 
 PATCH = Patch(
-    title="deepspeed --launcher openmpi, mpich, impi or slurm puts quotation marks into exported variables",
+    title="deepspeed --launcher openmpi, mpich, impi or slurm adds quotation marks to exported variables",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.15.2,<0.16.5"},
     changes=(

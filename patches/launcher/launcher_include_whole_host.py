@@ -1,12 +1,12 @@
-"""`deepspeed --include worker-1`: hosts that are included without slots are left out.
+"""`deepspeed --include worker-1`: hosts listed without slots are dropped.
 
 Why: `--include worker-0@worker-1:0,2` takes all slots of worker-0, as the help says. Since 0.15.2 the slots of a host
     that `--include` names are what it lists there: none, where it names the host alone. Such hosts are dropped: with no
     other host the launcher fails with "IndexError: list index out of range", otherwise the job runs on fewer hosts.
-How: a host that is named without slots has all of the hostfile's, as through 0.15.1 and since 0.19.7. The bug is met in
-    the launcher's process, which imports no script: `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
+How: a host that is named without slots has all of the hostfile's, as through 0.15.1 and since 0.19.7. The bug is in the
+    launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Changes: with `--include` of whole hosts, or of some whole and some by slots, the job runs on all of them. Where hosts
-    were dropped in silence it has more ranks than before, and with `train_micro_batch_size_per_gpu` a larger batch.
+    were silently dropped, it has more ranks than before, and with `train_micro_batch_size_per_gpu` a larger batch.
 Workaround: `--include` lists the slots of each host. That can stay.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PARSE = "deepspeed.launcher.runner:parse_inclusion_exclusion"
 
 PATCH = Patch(
-    title="deepspeed --include worker-1: hosts included without slots are left out",
+    title="deepspeed --include worker-1: hosts listed without slots are dropped",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.2,<0.19.7"},
     changes=(
@@ -31,7 +31,7 @@ PATCH = Patch(
             _PARSE,
             replace="node_configs[hostname] if hostname in node_configs else list(range(slots))",
             code="node_configs[hostname] if node_configs.get(hostname) else list(range(slots))",
-            effect="a host that was included without slots got all of its slots",
+            effect="a host included without slots got all of its slots",
             when="hostname in node_configs and not node_configs[hostname]",
         ),
     ),

@@ -1,8 +1,8 @@
 """`deepspeed --launcher openmpi`: EnvironmentError, "MPI environment variables are not set".
 
-Why: from 0.16.4 on the launcher asks for OMPI_COMM_WORLD_RANK and others before it starts mpirun, which is what sets
-    them for the ranks. The launcher can't be used.
-How: the variables are read only where they are set. The bug is met in the launcher's process, which imports no script:
+Why: since 0.16.4 the launcher requires OMPI_COMM_WORLD_RANK and other variables before it starts mpirun, which only
+    then sets them for the ranks. The launcher cannot be used.
+How: the variables are read only if they are set. The bug is in the launcher's process, which runs no script: use
     `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Workaround: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_SIZE are set by hand before the
     launcher starts. They can stay.
@@ -29,7 +29,7 @@ PATCH = Patch(
             _VALIDATE,
             replace="self._setup_mpi_environment()",
             code="self._setup_mpi_environment() if 'OMPI_COMM_WORLD_RANK' in os.environ else None",
-            effect="variables of MPI were not asked for; an EnvironmentError would have come",
+            effect="MPI variables were not read (unpatched: EnvironmentError)",
             when="'OMPI_COMM_WORLD_RANK' not in os.environ",
         ),
     ),

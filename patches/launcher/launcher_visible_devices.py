@@ -1,13 +1,13 @@
 """`CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py`: ValueError, "No slot '2' specified on host 'localhost'".
 
 Why: without a hostfile the launcher turns CUDA_VISIBLE_DEVICES into `--include localhost:2,3`, and takes as many slots
-    as there are devices. Through 0.15.1 it accepts only slots below their number; but where the count is that of the
-    visible devices, two here, these are 0 and 1. It is where CUDA was used during the import: from 0.14.1 on by
-    DeepSpeed itself, when it asks which operators can be compiled; and where torch counts without NVML.
-    `--include localhost:2,3` with the variable set, which the launcher says that it ignores, fails in the same way.
+    as there are devices. Through 0.15.1 it accepts only slots below the number of devices; if only visible devices are
+    counted, two here, these are 0 and 1. That is the case if CUDA was used during the import (since 0.14.1 by DeepSpeed
+    itself, when it asks which operators can be compiled), or if torch counts without NVML. `--include localhost:2,3`
+    with the variable set, which the launcher says that it ignores, fails in the same way.
 How: where CUDA_VISIBLE_DEVICES was set and there is no hostfile, the slots that `--include` names are accepted if the
-    variable lists them. All others are checked as before. The bug is met in the launcher's process, which imports no
-    script: `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
+    variable lists them. All others are checked as before. The bug is in the launcher's process, which runs no script:
+    use `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Workaround: CUDA_VISIBLE_DEVICES is unset, and `--include localhost:2,3` or `--num_gpus` given instead. That can stay.
 """
 

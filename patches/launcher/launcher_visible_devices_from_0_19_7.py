@@ -1,11 +1,11 @@
 """`CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py`, DeepSpeed 0.19.7 or later: ValueError, "No slot '2' specified".
 
 Why: the launcher turns the variable into `--include localhost:2,3`. 0.15.2 to 0.19.6 took the slots that `--include`
-    names as they were; from 0.19.7 on they are again checked against the number of devices, which is that of the
-    visible ones where CUDA was used during the import, or where torch counts without NVML.
+    names as they were; from 0.19.7 on they are again checked against the number of devices, which counts only visible
+    ones if CUDA was used during the import or torch counts without NVML.
 How: as `launcher_visible_devices`: slots that CUDA_VISIBLE_DEVICES lists are accepted where there is no hostfile. The
-    bug is met in the launcher's process, which imports no script: `python -m dsfix run deepspeed …` or `python -m
-    dsfix enable`.
+    bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix
+    enable`.
 Workaround: CUDA_VISIBLE_DEVICES is unset, and `--include localhost:2,3` or `--num_gpus` given instead. That can stay.
 """
 

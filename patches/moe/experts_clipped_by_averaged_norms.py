@@ -1,8 +1,8 @@
 """fp32 without ZeRO, MoE with ep_size > 1: gradients are clipped by an average of the ranks' norms.
 
-Why: with expert parallelism each rank holds other experts, and the norm of all gradients needs those of every rank.
-    `clip_grad_norm_` takes the average over the ranks of the norms of what each rank holds: never more than the norm,
-    so that gradients are clipped too little, or not at all. Nothing fails.
+Why: with expert parallelism each rank holds different experts, and the norm of all gradients needs those of every rank.
+    `clip_grad_norm_` averages the ranks' own norms: never more than the true norm, so that gradients are clipped too
+    little, or not at all. Nothing fails.
 How: the squares of the ranks' norms are summed, each gradient counted once however many ranks hold a copy of it. The
     same collective as before; only with ep_size > 1, without tensor parallelism, and for the 2-norm, the one that the
     engine uses. Everything else is unchanged.

@@ -4,15 +4,15 @@ Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_si
     sum over these ranks. Through 0.14.0 it is divided by the number of ranks that hold a copy of the expert, not by
     that of all data-parallel ranks, as everything else is: it counts `ep_size` times as much as the rest of the model.
     The gradient norm is wrong too, and with clipping all updates. Nothing fails.
-How: as since 0.14.1, they are divided by the number of data-parallel ranks: after the reduction, by what is missing. No
-    collective more. Nothing is done with `ep_size` 1, without averaging, with sequence parallelism, or in fp16 with
-    gradient_clipping, where these releases clip by an average of the ranks' norms.
+How: as since 0.14.1, they are divided by the number of data-parallel ranks: after the reduction, by what is missing.
+    There is no additional collective. Nothing changes with `ep_size` 1, without averaging, with sequence parallelism,
+    or in fp16 with gradient_clipping, where these releases clip by an average of the ranks' norms.
 Changes: the experts' gradients, the norm and, with clipping, all updates (fp16: only without gradient_clipping). Adam
     hardly notices a constant factor; with SGD the experts' learning rate was ep_size times the one given. A checkpoint
     written without the patch can be resumed; the experts move less than they should until Adam's moments have decayed.
-Workaround: Scripts reduce the experts' gradients in a `_reduce_expert_gradients` of their own. This can stay. What
-    divides these gradients, or their learning rate, by `ep_size` must go, as with 0.14.1: nothing tells it from other
-    scaling.
+Workaround: Scripts reduce the experts' gradients in their own `_reduce_expert_gradients`. This can stay. Code that
+    divides these gradients, or their learning rate, by `ep_size` must be removed, as with 0.14.1: it cannot be
+    distinguished from other scaling.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def divide_by_all_ranks(engine: Any, gradients: dict[str, Any]) -> None:
     for name, tensors in gradients.items():
         copies = groups._get_expert_data_parallel_world_size(name)
         if tensors and copies != ranks:
-            took_effect(
-                __name__, "experts' gradients were divided by %s; they would have been too large", ranks // copies
-            )
+            took_effect(__name__, "experts' gradients were divided by %s (unpatched: too large)", ranks // copies)
             dense = [getattr(tensor, "orig_dense_tensor", tensor) for tensor in tensors]
             torch._foreach_mul_(dense, copies / ranks)
 

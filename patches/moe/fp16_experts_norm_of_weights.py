@@ -1,9 +1,9 @@
-"""fp16 without ZeRO, MoE: gradients are clipped by a norm that has the experts' weights in place of their gradients.
+"""fp16 without ZeRO, MoE: the norm for clipping uses the experts' weights instead of their gradients.
 
-Why: FP16_Optimizer hands the experts' fp32 weights, not the gradients, to a function that takes the norm of what it is
-    given. With a large loss scale the experts' part is as good as missing, with a small one far too large: the reported
-    norm is wrong, and steps are clipped too little or too much. Nothing fails.
-How: it hands over the gradients, as since 0.19.8. The collectives are the same.
+Why: FP16_Optimizer passes the experts' fp32 weights, not their gradients, to the function that computes the norm. With
+    a large loss scale the experts' part is negligible, with a small one far too large: the reported norm is wrong, and
+    steps are clipped too little or too much. Nothing fails.
+How: it passes the gradients, as since 0.19.8. The collectives are the same.
 Changes: jobs in fp16 without ZeRO, with experts and a fused Adam, and those in bf16 for which newer releases use the
     same optimizer: the reported gradient norm and, with gradient_clipping, the steps whose norm exceeds the limit. A
     checkpoint written without the patch can be resumed.
@@ -23,7 +23,7 @@ _STEP = "deepspeed.runtime.fp16.fused_optimizer:FP16_Optimizer.step"
 _APPEND = "expert_grads_for_norm[param_group['name']].append"
 
 PATCH = Patch(
-    title="fp16 without ZeRO + MoE: clipped by a norm that has the experts' weights in place of their gradients",
+    title="fp16 without ZeRO + MoE: the clipping norm uses the experts' weights instead of their gradients",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.1,<0.19.8"},
     changes=(

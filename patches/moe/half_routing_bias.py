@@ -1,15 +1,15 @@
-"""bf16 or fp16: the bias with which a MoE router chooses experts is rounded: tokens go to other experts.
+"""bf16 or fp16: the bias with which an MoE router selects experts is rounded: tokens go to other experts.
 
 Why: DeepSeek-V3, GLM-4.5 and their relatives choose experts by a score plus `e_score_correction_bias`, a buffer that
-    transformers keeps in fp32 (`_keep_in_fp32_modules_strict`), as its values differ by less than half precision tells
-    apart. zero.Init makes each buffer in half precision, so the checkpoint's values are rounded as they are loaded;
-    and through 0.19.1 the engine casts the buffers of every model. No error shows it.
+    transformers keeps in fp32 (`_keep_in_fp32_modules_strict`), because its values differ by less than half precision
+    can represent. zero.Init makes each buffer in half precision, so the checkpoint's values are rounded as they are
+    loaded; and through 0.19.1 the engine casts the buffers of every model. There is no error.
 How: where a model names `e_score_correction_bias` in `_keep_in_fp32_modules_strict`, zero.Init makes these buffers fp32
     again at the end of the model's `__init__`, before values are loaded, and they keep their dtype through the engine's
-    cast. What a router returns has the same dtype, as the sum only chooses. Other buffers that a model names are cast
-    as before: a table of positions in fp32 would end jobs that add it to half activations.
+    cast. A router's results keep their dtype, because the sum only selects experts. Other buffers that a model names
+    are cast as before: a table of positions in fp32 would end jobs that add it to half activations.
 Changes: which experts tokens are sent to, as in plain PyTorch, for such models. A checkpoint of DeepSpeed that was
-    written without the patch has rounded biases, which are loaded as they are: load them anew from the model's own.
+    written without the patch has rounded biases, which are loaded as they are: load them again from the original model.
 Workaround: Scripts put the biases back in fp32 after `deepspeed.initialize`. This can stay.
 """
 
@@ -35,7 +35,7 @@ def make_biases_fp32(model: Any) -> None:
 
     for router in _routers(model):
         if router._buffers[_BIAS].dtype in (torch.float16, torch.bfloat16):
-            took_effect(__name__, "the bias of a router stayed in fp32; it would have been rounded")
+            took_effect(__name__, "a router's bias stayed in fp32 (unpatched: rounded)")
             router._buffers[_BIAS].data = router._buffers[_BIAS].data.float()
 
 
@@ -52,7 +52,7 @@ def put_back(biases: list[tuple[Any, Any]]) -> None:
     """Undo a cast of these biases."""
     for router, bias in biases:
         if router._buffers[_BIAS].dtype != bias.dtype:
-            took_effect(__name__, "the bias of a router stayed in fp32; it would have been rounded")
+            took_effect(__name__, "a router's bias stayed in fp32 (unpatched: rounded)")
             router._buffers[_BIAS] = bias
 
 
@@ -66,7 +66,7 @@ def _routers(model: Any) -> Iterator[Any]:
 
 
 PATCH = Patch(
-    title="bf16 or fp16: the bias by which a MoE router chooses experts (e_score_correction_bias) is rounded",
+    title="bf16 or fp16: an MoE router's selection bias (e_score_correction_bias) is rounded",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(

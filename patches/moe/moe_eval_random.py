@@ -1,11 +1,11 @@
-"""MoE with k = 2: an evaluation draws the second expert by chance.
+"""MoE with k = 2: in evaluation the second expert is sampled.
 
 Why: the gate adds noise to the logits by which it chooses the second expert: `top2_2nd_expert_sampling`, on by default.
-    It is meant for training, but `eval()` does not end it, as it ends the noise of `noisy_gate_policy`: losses and
+    It is meant for training, but `eval()` does not turn it off, as it does the noise of `noisy_gate_policy`: losses and
     outputs of the same weights and the same input differ from one evaluation to the next. Nothing is logged.
 How: in evaluation mode the second expert is the one with the second largest logit, as with the option off. The random
-    numbers are drawn nevertheless: what follows an evaluation stays the same. Not changed: with k = 1, `use_rts`
-    chooses by chance which tokens are dropped, in evaluations too.
+    numbers are still drawn, so that what follows an evaluation does not change. Not changed: with k = 1, `use_rts`
+    drops random tokens, in evaluations too.
 Changes: evaluations and inference of models with k = 2 and three or more experts: losses, outputs, and what a script
     decides by them; also training of a gate in evaluation mode. Training in training mode stays as it is. A checkpoint
     written without the patch can be resumed.
@@ -35,7 +35,7 @@ def is_training(gate: Any, logits: Any) -> bool:
 
 
 PATCH = Patch(
-    title="MoE with k = 2: evaluations of the same input differ, the second expert is drawn by chance",
+    title="MoE with k = 2: evaluation is not deterministic, the second expert is sampled",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.0"},
     changes=(

@@ -1,6 +1,6 @@
-"""MoE with k = 2, through 0.13.5: an evaluation draws the second expert by chance.
+"""MoE with k = 2, through 0.13.5: in evaluation the second expert is sampled.
 
-Why: as in moe_eval_random; these releases have no option to draw no second expert.
+Why: as in moe_eval_random; these releases have no option to turn the sampling off.
 How: as there. The gate marks the logits of an evaluation, whose noise is 0.
 Changes: evaluations and inference of models with k = 2 and three or more experts: losses, outputs, and what a script
     decides by them; also training of a gate in evaluation mode. Training in training mode stays as it is. A checkpoint
@@ -28,7 +28,7 @@ def of_training(noise: Any, logits: Any) -> Any:
 
 
 PATCH = Patch(
-    title="MoE with k = 2: evaluations of the same input differ, the second expert is drawn by chance",
+    title="MoE with k = 2: evaluation is not deterministic, the second expert is sampled",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.0"},
     changes=(

@@ -1,11 +1,11 @@
 """MoE in fp32 without ZeRO: load_checkpoint fails with KeyError: 'optimizer'.
 
-Why: a model with MoE layers has its optimizer's state in files of its own, one per expert-parallel rank.
+Why: a model with MoE layers has its optimizer's state in separate files, one per expert-parallel rank.
     `load_checkpoint` reads the right one, and then, unless fp16 or bf16 is enabled, takes the state from the file with
     the weights, which has none: a job cannot resume. `load_optimizer_states=False` avoids it.
-How: with MoE layers the state that was read is kept. Jobs without them take it from where they did. Checkpoints that
-    were written without the patch have the state, and can be resumed from.
-Workaround: Scripts load with `load_optimizer_states=False`, and begin with new moments. This can stay; without it the
+How: with MoE layers the state that was read is kept. Jobs without them are unchanged. Checkpoints that were written
+    without the patch have the state, and can be resumed from.
+Workaround: Scripts load with `load_optimizer_states=False` and start with new moments. This can stay; without it, the
     saved ones are loaded.
 """
 
@@ -32,7 +32,7 @@ PATCH = Patch(
             replace="optim_checkpoint = checkpoint",
             count=2,
             code="optim_checkpoint = optim_checkpoint if self.has_moe_layers else checkpoint",
-            effect="the optimizer's state was taken from its own file; a KeyError would have come",
+            effect="the optimizer's state was taken from its own file (unpatched: KeyError)",
             when="self.has_moe_layers and 'optimizer' not in checkpoint",
         ),
     ),

@@ -1,13 +1,13 @@
-"""MoE layers with different ep_size: the experts' groups have another order on each rank; ZeRO-1/2 hang.
+"""MoE layers with different ep_size: the experts' groups are ordered differently on each rank; ZeRO-1/2 hang.
 
 Why: `split_params_into_different_moe_groups_for_optimizer` makes parameter groups for the experts of each ep_size, in
     the order of a set of their names. It depends on the hash of strings, which differs from process to process unless
     PYTHONHASHSEED is set. With ZeRO-1/2, ranks with different orders wait for each other in the gathers of their first
-    step. Where none has to wait, because all ranks share one layer's experts, the job trains. But its checkpoints tell
-    groups by number: in another start the weights and the optimizer's state of one layer's experts become another's if
-    the sizes are equal; if not, loading fails. Without ZeRO, ranks load the optimizer's state that one of them saved.
-How: the names are sorted, unless PYTHONHASHSEED is set: then all processes and starts with that seed have one order
-    already, which the checkpoints of that run have, too. What the variable is when dsfix is imported decides.
+    step. If no rank has to wait, because all ranks share one layer's experts, the job trains. But checkpoints identify
+    groups by index: in another run, one layer's experts get another layer's weights and optimizer state if the sizes
+    match; otherwise loading fails. Without ZeRO, ranks load the optimizer's state that one of them saved.
+How: the names are sorted, unless PYTHONHASHSEED is set: then all processes and runs with that seed already share one
+    order, as do their checkpoints. The variable's value when dsfix is imported decides.
 Changes: jobs with experts of several ep_sizes and without PYTHONHASHSEED. A checkpoint that was written without the
     patch is resumed as without it: right only if the ranks that wrote it had the order that they have now. Keep
     PYTHONHASHSEED as it was when the checkpoint was written.
@@ -30,13 +30,13 @@ def _in_one_order(names: set[str]) -> list[str]:
     from dsfix import settings
 
     if not settings.HASHES_REPEAT and list(names) != sorted(names, key=str):
-        took_effect(__name__, "the experts' groups were sorted; their order would have been another in each process")
+        took_effect(__name__, "the experts' groups were sorted (unpatched: ordered differently in each process)")
     return list(names) if settings.HASHES_REPEAT else sorted(names, key=str)
 
 
 _SPLIT = "deepspeed.moe.utils:split_params_into_different_moe_groups_for_optimizer"
 PATCH = Patch(
-    title="MoE layers with different ep_size: the order of their parameter groups differs between ranks and starts",
+    title="MoE layers with different ep_size: parameter groups are ordered differently on each rank and in each run",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

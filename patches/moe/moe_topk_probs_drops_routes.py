@@ -1,10 +1,10 @@
-"""MoE with k > 2: experts with negative logits are dropped, most tokens reach few experts or none.
+"""MoE with k > 2: experts with negative logits are dropped; most tokens reach few experts or none.
 
 Why: from 0.15.0 to 0.18.9, if more tokens choose an expert than it has room for, those with the largest logits are
     kept, selected among the logits of the tokens that chose it and zeros for all others: a negative logit loses against
     every zero. Its route is dropped although the expert has room, and the token's other experts are scaled up; a token
-    with only negative logits passes no expert. Where there is too little room, the routes kept are not those of the
-    largest probabilities, as the policy ("probs") promises.
+    with only negative logits reaches no expert. Where there is too little room, the routes kept are not those with the
+    largest probabilities, which the policy ("probs") promises.
 How: the routes are compared by their probabilities, which are never below zero, as since 0.19.0. Which experts a token
     chooses is unchanged.
 Changes: layers with k > 2 that drop tokens (the default): more routes are kept, or others, and losses change. A model

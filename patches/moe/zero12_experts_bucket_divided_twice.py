@@ -1,15 +1,15 @@
 """ZeRO-1/2 with MoE on several ranks: gradients are divided by the number of ranks twice.
 
 Why: a bucket that holds the gradient of an expert is divided parameter by parameter, because experts are averaged over
-    other ranks than the rest of the model. From 0.12.4 to 0.13.0 the reduction then divides such a bucket once more,
-    experts and neighbours alike: with N ranks these gradients are N times too small. Which parameters share a bucket
-    with an expert depends on their order and on `reduce_bucket_size`; with its default, often all do.
+    different ranks than the rest of the model. From 0.12.4 to 0.13.0 the reduction then divides such a bucket once
+    more, experts and neighbours alike: with N ranks these gradients are N times too small. Which parameters share a
+    bucket with an expert depends on their order and on `reduce_bucket_size`; with its default, often all do.
 How: the reduction does not divide again, as since 0.13.1.
 Changes: the gradients of all parameters in buckets with an expert become N times as large, and with them the norm. Adam
     hardly notices a common factor; SGD learned N times more slowly than asked. A checkpoint written without the patch
     can be resumed, best without the optimizer's states or with a warm-up: Adam's moments are too small at first.
 Workaround: scripts wrap `allreduce_and_scatter` and `allreduce_no_retain`, so that `divide` is False; that can stay. A
-    loss or a learning rate that is N times as large has to go.
+    loss or learning rate multiplied by N must be restored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATCH = Patch(
             _AVERAGE,
             replace=call.format("self.ipg_bucket_has_moe_params"),
             code=call.format("False"),
-            effect="gradients in a bucket with experts were divided by the ranks once, not twice",
+            effect="gradients in a bucket with experts were divided by the number of ranks once, not twice",
             when="self.ipg_bucket_has_moe_params"
             f" and dist.get_world_size(group={group}) != self.sequence_parallel_size",
         )

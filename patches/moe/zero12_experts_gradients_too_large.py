@@ -10,7 +10,7 @@ Changes: the experts' gradients, the norm and, with clipping, all updates. Adam 
     SGD the experts' learning rate was ep_size times the one given. A checkpoint written without the patch can be
     resumed; the experts move less than they should until Adam's moments have decayed.
 Workaround: all experts on each rank (`ep_size` 1); that can stay. Hooks that divide experts' gradients by `ep_size`,
-    and a lower learning rate for experts, have to go.
+    and a lower learning rate for experts, must be removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PATCH = Patch(
             replace="grad_reduc.data.div_(dist.get_world_size(group=process_group) / "
             "float(self.sequence_parallel_size))",
             code="pass",
-            effect="experts' gradients were divided by all ranks; they would have been too large",
+            effect="experts' gradients were divided by the number of all ranks (unpatched: too large)",
             when="dist.get_world_size(group=process_group) != dist.get_world_size(group=self.dp_process_group)",
         ),
         Edit(

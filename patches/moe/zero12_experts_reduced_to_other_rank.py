@@ -1,8 +1,8 @@
-"""ZeRO-1/2, MoE, `use_multi_rank_bucket_allreduce` off: the owner of an expert's gradient does not get the sum.
+"""ZeRO-1/2, MoE, `use_multi_rank_bucket_allreduce` off: experts' gradients are not summed on the rank that owns them.
 
 Why: without multi-rank buckets each part of a gradient is reduced to the rank that owns it, and that rank copies the
-    result back. Which rank that is counts within the ranks that hold a copy of the expert, and it is compared with the
-    rank among all data-parallel ranks: with ep_size > 1 most owners keep what they computed themselves. Nothing fails.
+    result back. The owner is numbered within the ranks that hold a copy of the expert, but compared with the rank among
+    all data-parallel ranks: with ep_size > 1 most owners keep what they computed themselves. Nothing fails.
 How: it is compared with the rank in the same group, as since 0.19.8. For other parameters both groups are the same.
 Changes: jobs with "use_multi_rank_bucket_allreduce": false and 1 < ep_size < ranks: all updates of experts, and with
     clipping all others. A checkpoint written without the patch can be resumed.
@@ -35,7 +35,7 @@ def _met(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-1/2 + MoE without multi-rank buckets: owners of experts' gradients do not get the ranks' sum",
+    title="ZeRO-1/2 + MoE without multi-rank buckets: experts' gradients are not summed on the rank that owns them",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.4,<0.19.8"},
     changes=(
@@ -43,7 +43,7 @@ PATCH = Patch(
             _COPY,
             replace=_WRONG,
             code=_RIGHT,
-            effect="the owner of an expert's gradient got the ranks' sum; it would have kept its own part",
+            effect="the owner of an expert's gradient got the ranks' sum (unpatched: it keeps its own part)",
             # a tensor alone in its bucket is reduced in place
             when="rank == dist.get_rank(group=process_group) != dist.get_rank(group=self.dp_process_group)"
             " and dist.get_world_size(group=process_group) > 1"

@@ -1,8 +1,8 @@
 """ZeRO-1/2, MoE with ep_size > 1: `safe_get_full_fp32_param` returns zeros for experts.
 
 Why: ZeRO notes for each parameter which part of the fp32 weights is its own. The size of a rank's part is computed with
-    the number of all data-parallel ranks, for experts too, of which only some ranks have a copy: the parts are taken to
-    be ep_size times too small, and parameters beyond them have no fp32 weights. `safe_get_full_fp32_param`,
+    the number of all data-parallel ranks, for experts too, of which only some ranks have a copy: the parts appear
+    ep_size times too small, and parameters beyond them have no fp32 weights. `safe_get_full_fp32_param`,
     `safe_get_full_optimizer_state` and their setters see zeros or a part, and a checkpoint does not say where these
     parameters are. The training itself is right.
 How: the size is that of the ranks with a copy, as since 0.14.5. With ep_size 1 both are the same.

@@ -1,17 +1,17 @@
-"""ZeRO-3 with `offload_optimizer.ratio` below 1: a checkpoint lacks Adam's moments of the part on the GPU.
+"""ZeRO-3 with `offload_optimizer.ratio` below 1: checkpoints omit Adam's moments of the GPU part.
 
 Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weights that is not offloaded. Only the state
-    of the first one is saved. A resumed job has the right weights and begins the moments of that part anew, with a
-    count of steps of its own. With several parameter groups it also steps weights of the first Adam a second time:
-    loading leaves them in the second one's groups, which until then are the first one's, from the second group on.
-    MiCS with an offloaded optimizer has no ratio: the second Adam steps all weights (0.12.4 to 0.19.6).
+    of the first one is saved. A resumed job has the right weights, but the moments and the step count of that part
+    start over. With several parameter groups it also steps weights of the first Adam a second time: loading leaves them
+    in the second one's groups, which until then are the first one's, from the second group on. MiCS with an offloaded
+    optimizer has no ratio: the second Adam steps all weights (0.12.4 to 0.19.6).
 How: the state of the second Adam is added to the checkpoint, by sub-group, and given back when optimizer states are
     loaded; its groups are emptied then.
 Changes: jobs that resume. A checkpoint written without the patch loads as before, and one written with it loads without
-    it. Moments begin anew, as without the patch, for sub-groups that the other Adam stepped when it was written
-    (another ratio, or a release on the other side of 0.18.0) and, after a warning, where `amsgrad` is on and was off.
-Workaround: Scripts save the state of `engine.optimizer.backup_optimizer` in a file of their own and put it back after
-    load_checkpoint. It can stay: it is what the patch has put there.
+    it. Moments start over, as without the patch, for sub-groups that the other Adam stepped before saving (another
+    ratio, or a release on the other side of 0.18.0) and, with a warning, if `amsgrad` is now on but was off.
+Workaround: Scripts save the state of `engine.optimizer.backup_optimizer` in a separate file and restore it after
+    load_checkpoint. It can stay: it is the same state that the patch restores.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-3 with offload_optimizer.ratio below 1: a checkpoint lacks Adam's moments of the part on the GPU",
+    title="ZeRO-3 with offload_optimizer.ratio below 1: checkpoints omit Adam's moments of the GPU part",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.3"},
     changes=(

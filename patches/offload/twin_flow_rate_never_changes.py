@@ -1,16 +1,16 @@
-"""ZeRO-3 with `offload_optimizer.ratio` below 1: the learning rate of the part on the GPU never changes.
+"""ZeRO-3 with `offload_optimizer.ratio` below 1: the learning rate of the GPU part never changes.
 
-Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weights that is not offloaded. It is made with
-    the learning rate, weight decay and betas that the first parameter group has then, and nothing sets them again: a
-    schedule, or a rate set by the script, reaches only the offloaded part. With warmup the rest trains at the rate of
-    step 0, often 0: not at all. Further groups are shared by both optimizers until a checkpoint is loaded; then they
-    keep their values, too. Nothing fails.
-How: before its step the second Adam gets the options of the first one's group. SuperOffload has a step of its own and
-    is not covered.
+Why: with a ratio below 1 (Twin-Flow) a second Adam steps the part of the weights that is not offloaded. It is created
+    with the learning rate, weight decay and betas that the first parameter group has at that time, and they are never
+    updated: a schedule, or a rate set by the script, reaches only the offloaded part. With warmup the rest trains at
+    the rate of step 0, often 0: not at all. Further groups are shared by both optimizers until a checkpoint is loaded;
+    then they keep their values, too. Nothing fails.
+How: before its step the second Adam gets the options of the first one's group. SuperOffload has its own step and is not
+    covered.
 Changes: jobs with a ratio below 1 whose rate or other options change. Others are bit-identical. A checkpoint written
     without the patch loads; the weights that were trained at another rate stay as they are.
-Workaround: Scripts set the rate in `engine.optimizer.backup_optimizer.param_groups`, too. It can stay if it is the rate
-    of `engine.optimizer.param_groups`, which counts.
+Workaround: Scripts set the rate in `engine.optimizer.backup_optimizer.param_groups`, too. It can stay if the rate is
+    that of `engine.optimizer.param_groups`, which takes precedence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def give_options(optimizer: Any, place: int) -> None:
     """Sets the options of a group of the second Adam to those of the first one's, as its constructor does."""
     first, second = optimizer.optimizer.param_groups[place], optimizer.backup_optimizer.param_groups[place]
     if any(_differ(first[option], second.get(option)) for option in ("lr", "betas", "eps", "weight_decay")):
-        took_effect(__name__, "the part on the GPU got the new learning rate or options; it would have kept the first")
+        took_effect(__name__, "the GPU part got the new learning rate or options (unpatched: it keeps the first ones)")
     for option in ("lr", "betas", "eps", "weight_decay"):
         second[option] = first[option]
 
@@ -50,7 +50,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-3 with offload_optimizer.ratio below 1: the learning rate of the part on the GPU never changes",
+    title="ZeRO-3 with offload_optimizer.ratio below 1: the learning rate of the GPU part never changes",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.3"},
     changes=(

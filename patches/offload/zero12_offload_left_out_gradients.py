@@ -1,4 +1,4 @@
-"""ZeRO-1 and ZeRO-2 with optimizer offload: parameters unused in a step are updated with a stale gradient.
+"""ZeRO-1/2 with optimizer offload: parameters unused in a step are updated with a stale gradient.
 
 Why: the CPU optimizer reads its gradients from one permanent buffer. At the last micro-batch of a step each parameter
     that it uses writes its own gradient; nothing clears the others. A parameter that no micro-batch of the step uses
@@ -7,9 +7,9 @@ Why: the CPU optimizer reads its gradients from one permanent buffer. At the las
     to what ZeRO-2 kept of an older step. Nothing fails; the gradient norm does not include the stale gradients. The bug
     is as old as ZeRO-Offload. ZeRO-3 has its own: zero3_left_out_gradients.
 How: after the last micro-batch, what it has not written is zeroed or taken from what earlier micro-batches of the step
-    have kept. What the script has discarded since is zeroed: `torch.nn.Parameter.grad` is a property meanwhile that
-    records it. A script that reads or sets `.grad` there may discard or not: it counts as discarded, with one warning
-    on rank 0. A gradient that the script alone has set is not zeroed.
+    have kept. What the script has discarded since is zeroed: meanwhile, `torch.nn.Parameter.grad` is a property that
+    records it. A script that reads or sets `.grad` there may or may not discard: it counts as discarded, with one
+    warning on rank 0. A gradient that the script alone has set is not zeroed.
 Changes: parameters unused in a step get a zero gradient, as without offload; PyTorch skips them, which differs with
     momentum or weight decay. A checkpoint written without the patch loads; the unused weights and their moments contain
     repeated updates. ZenFlow, and `managed_gradient_accumulation` off in 0.19.8, are not covered.
@@ -70,15 +70,13 @@ def complete(optimizer: Any) -> None:
         earlier = None if param_id in discarded else _earlier(optimizer, param_id)
         if earlier is None:
             if param_id in given:
-                took_effect(
-                    __name__, "a parameter unused in the step got no gradient; it would have got an older step's"
-                )
+                took_effect(__name__, "a parameter unused in the step got no gradient (unpatched: an older step's)")
             gradient.zero_()
             continue
         if not waited:
             _wait()
             waited = True
-        took_effect(__name__, "gradients of earlier micro-batches alone were used; they would have been lost")
+        took_effect(__name__, "gradients that only earlier micro-batches have were used (unpatched: lost)")
         gradient.copy_(earlier)
         norms[param_id] = gradient.double().norm(2)
         if optimizer._has_inf_or_nan(earlier):

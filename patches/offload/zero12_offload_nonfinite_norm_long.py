@@ -1,9 +1,9 @@
-"""bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64.
+"""bf16 or fp32 + ZeRO-1/2 + optimizer offload: RuntimeError for an inf or nan gradient, norm of int64.
 
 Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is -1. With optimizer offload it is an
     int, which 0.13.2 and later turn into a tensor, and torch has no norm of int64: "Expected a floating point or
     complex tensor as input. Got Long". fp16 finds inf and nan earlier; bf16 and fp32 do not check. The job crashes if
-    every parameter group has such a gradient, and mostly there is one group. Together with a group that has none the -1
+    every parameter group has such a gradient; usually there is only one group. With another group that has none, the -1
     becomes floating point, and the step is made. ZeRO-3 is not affected: through 0.12.6 its -1 is an int that never
     becomes a tensor, and since 0.13.0 it is floating point.
 How: the -1 is a float, and the step is made, as in 0.13.1 and 0.17.1, as without offload and in PyTorch: weights whose
@@ -46,7 +46,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="bf16 or fp32 + ZeRO-1/2 + optimizer offload: a gradient that is inf or nan: RuntimeError, norm of int64",
+    title="bf16 or fp32 + ZeRO-1/2 + optimizer offload: RuntimeError for an inf or nan gradient, norm of int64",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.13.2,<0.17.1"},
     changes=(
@@ -54,7 +54,7 @@ PATCH = Patch(
             _NORM,
             replace="total_norm = -1",
             code=f"total_norm = -1.0\nfrom {__name__} import warn\nwarn()",
-            effect="the norm of gradients that are inf or nan was a float; a RuntimeError would have come",
+            effect="the norm of gradients that are inf or nan was a float (unpatched: RuntimeError)",
             when="len(self.bit16_groups) == 1",  # with others that are finite none would have come
         ),
     ),

@@ -1,13 +1,12 @@
-"""ZeRO-1/2 + optimizer offload + fp32 accumulation: after one step with inf or nan no later step is made.
+"""ZeRO-1/2 + optimizer offload + fp32 accumulation: after one inf or nan step, all later steps are skipped.
 
 Why: since 0.19.8 an fp16 or bf16 model with `data_types.grad_accum_dtype: "fp32"` adds its gradients up in a buffer in
-    `averaged_gradients`. A step that is made drops the buffer; one that is skipped because of inf or nan does so only
-    without optimizer offload. With it the next gradients are added to the inf, that step is skipped too, and so on to
-    the end of the job: with bf16 silently, `skipped_steps` grows and no weight changes; with fp16 and a dynamic loss
-    scale the scale is halved until "Current loss scale already at minimum" ends the job.
-How: a skipped step drops the buffer, as one that is made does. ZenFlow's overlapped step, which has its own code, is
-    not covered.
-Changes: the steps after a skipped one are made. A job that skips no step: as before. A checkpoint written without the
+    `averaged_gradients`. A normal step drops the buffer; one skipped because of inf or nan does so only without
+    optimizer offload. With it, the next gradients are added to the inf, that step is skipped too, and so on to the end
+    of the job: with bf16 silently, `skipped_steps` grows and no weight changes; with fp16 and a dynamic loss scale the
+    scale is halved until "Current loss scale already at minimum" ends the job.
+How: a skipped step drops the buffer, too. ZenFlow's overlapped step, which has its own code, is not covered.
+Changes: the steps after a skipped one are made. A job that skips no step is unchanged. A checkpoint written without the
     patch loads, with the weights and the optimizer state of the last step before the first skipped one; its learning
     rate schedule is at that step, too. The batches since then were not trained on.
 Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
@@ -32,7 +31,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-1/2 + optimizer offload + fp32 accumulation: after one step with inf or nan no later step is made",
+    title="ZeRO-1/2 + optimizer offload + fp32 accumulation: after one inf or nan step, all later steps are skipped",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.19.8"},
     changes=(
@@ -41,7 +40,7 @@ PATCH = Patch(
             before="see_memory_usage('After overflow after clearing gradients')",
             # in place: the parameters' links to their gradients refer to this dict
             code="for i in self.averaged_gradients:\n    self.averaged_gradients[i] = None",
-            effect="the gradients of a skipped step were dropped; no later step would have been made",
+            effect="the gradients of a skipped step were dropped (unpatched: all later steps are skipped)",
             when="self.cpu_offload and any(each is not None for each in self.averaged_gradients.values())",
         ),
     ),

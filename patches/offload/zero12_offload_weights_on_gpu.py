@@ -1,4 +1,4 @@
-"""ZeRO-1/2 + optimizer offload: each step copies a group's fp32 weights to the GPU as a whole: out of memory.
+"""ZeRO-1/2 + optimizer offload: each step copies all fp32 weights of a group to the GPU at once: out of memory.
 
 Why: from 0.14.1 on the updated weights are cast to half precision on the GPU, after a copy of this rank's whole fp32
     partition of the group: four more bytes per parameter, and more than the rest of the step needs.
@@ -24,14 +24,14 @@ _PIECE = 1 << 23
 def copy_in_pieces(target: Any, source: Any, device: Any) -> None:
     """target.copy_(source.to(device)) without room for all of the source there."""
     if target.numel() > _PIECE and target.device.type != source.device.type:
-        took_effect(__name__, "fp32 weights were copied in pieces; all %s would have been at once", target.numel())
+        took_effect(__name__, "fp32 weights were copied in pieces (unpatched: all %s at once)", target.numel())
     for start in range(0, target.numel(), _PIECE):
         size = min(_PIECE, target.numel() - start)
         target.narrow(0, start, size).copy_(source.narrow(0, start, size).to(device))
 
 
 PATCH = Patch(
-    title="ZeRO-1/2 + optimizer offload: each step copies the fp32 weights to the GPU, out of memory",
+    title="ZeRO-1/2 + optimizer offload: each step copies the fp32 weights to the GPU: out of memory",
     severity=Severity.LEAK,
     affects={"deepspeed": ">=0.14.1,<0.17.0"},
     changes=(

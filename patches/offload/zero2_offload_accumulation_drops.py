@@ -9,7 +9,7 @@ How: the sum is kept again, up to the accumulation boundary, as before 0.15.2. U
 Changes: with 3 accumulation steps or more (n), gradients become the mean over all micro-batches, up to n / 2 times as
     large, so that clipping may set in. A checkpoint written without the patch is intact, but its Adam moments are too
     small: warm the learning rate up again, or load only the weights.
-Workaround: Scripts add the losses of the micro-batches up, and call `backward` once, with `gradient_accumulation_steps`
+Workaround: Scripts add up the losses of the micro-batches and call `backward` once, with `gradient_accumulation_steps`
     1. That can stay.
 """
 
@@ -34,7 +34,7 @@ PATCH = Patch(
             after="accumulate_gradients()",
             # at the boundary the gradient goes straight to the optimizer
             code="if not self.is_gradient_accumulation_boundary:\n    copy_gradients_to_cpu()",
-            effect="all micro-batches were summed; only the first and the last would have been used",
+            effect="all micro-batches were summed (unpatched: only the first and the last are used)",
             when="not self.is_gradient_accumulation_boundary",
         ),
     ),

@@ -34,7 +34,7 @@ PATCH = Patch(
             after="combined_scale = clip * self.loss_scale",
             # subclasses and other packages may pass a number, which has always worked
             code="if torch.is_tensor(combined_scale):\n    combined_scale = combined_scale.to(self.device)",
-            effect="the factor of clipping was moved to the device of the gradients",
+            effect="the clipping factor was moved to the gradients' device",
             when="torch.is_tensor(combined_scale) and combined_scale.device.type != torch.device(self.device).type",
         ),
     ),

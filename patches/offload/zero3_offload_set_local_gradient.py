@@ -1,9 +1,10 @@
-"""ZeRO-3 with optimizer offload: gradients set by `safe_set_local_grad` do not count in the norm and in clipping.
+"""ZeRO-3 with optimizer offload: the gradient norm and clipping ignore gradients set by `safe_set_local_grad`.
 
-Why: with offload the norm of each gradient is taken when it is reduced, and kept. What `safe_set_local_grad` puts in
-    its place is stepped with, but the norm stays that of the gradient before: the reported norm is wrong, and gradients
-    are clipped too little or too much. Without offload the norm is taken in the step. Nothing fails.
-How: setting a gradient replaces the norm that is kept, too. Only in the functions that scripts call; no collective.
+Why: with offload the norm of each gradient is computed and stored when it is reduced. The step uses what
+    `safe_set_local_grad` sets, but the norm remains that of the previous gradient: the reported norm is wrong, and
+    gradients are clipped too little or too much. Without offload the norm is computed in the step. Nothing fails.
+How: setting a gradient also updates the stored norm. Only functions that scripts call are changed; there is no
+    collective.
 Changes: jobs that call `safe_set_local_grad` under ZeRO-3 with offload_optimizer: the reported norm and, with
     gradient_clipping, the updates. A checkpoint written without the patch can be resumed.
 Workaround: Scripts set `engine.optimizer.norm_for_param_grads` of the parameter as well. It can stay.
@@ -24,7 +25,7 @@ _SET = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.set_local_gr
 
 
 PATCH = Patch(
-    title="ZeRO-3 + offload: gradients set by safe_set_local_grad do not count in the norm and in clipping",
+    title="ZeRO-3 + offload: the gradient norm and clipping ignore gradients set by safe_set_local_grad",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.3,<0.17.0"},
     changes=(

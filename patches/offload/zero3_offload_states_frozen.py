@@ -1,11 +1,11 @@
 """ZeRO-3: `engine.offload_states()` fails if some parameters are frozen: "exceeds dimension size".
 
 Why: the weights that are trained are in one buffer. `offload_states` moves it and then gives a place in it to each
-    parameter of the module, frozen ones too, which are not in it: the places end beyond the buffer. LoRA with RLHF, in
-    which the trained model is offloaded while another one generates, cannot use it.
+    parameter of the module, frozen ones too, which are not in it: the places end beyond the buffer. RLHF with LoRA,
+    where the trained model is offloaded while another one generates, cannot use it.
 How: it gives places to the parameters in the buffer, in the buffer's order. Frozen parameters stay on the GPU, as they
-    do in `reload_states`. Without frozen parameters the same is moved as before; where the optimizer's groups are in
-    another order than the module's, parameters that are read while they are offloaded have their own values.
+    do in `reload_states`. Without frozen parameters nothing changes, except that parameters read while offloaded have
+    the right values even if the optimizer's groups are in another order than the module's.
 Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. It can stay.
 """
 
@@ -31,7 +31,7 @@ PATCH = Patch(
             _OFFLOAD,
             replace=_ALL,
             code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]",
-            effect="only trained weights were offloaded; 'exceeds dimension size' would have come",
+            effect="only trained weights were offloaded (unpatched: RuntimeError, exceeds dimension size)",
             when="sum(p.ds_tensor.numel() for p in self.module.parameters() if hasattr(p, 'ds_tensor'))"
             " > cpu_buffer.numel()",
         ),

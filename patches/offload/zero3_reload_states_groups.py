@@ -1,10 +1,10 @@
-"""ZeRO-3: after `engine.reload_states()` the weights are scrambled if the optimizer has them in an order of its own.
+"""ZeRO-3: `engine.reload_states()` scrambles the weights if the optimizer has them in another order than the module.
 
 Why: ZeRO-3 keeps the weights in one buffer, in the order of the optimizer's groups. `reload_states` brings the buffer
     back and then gives each parameter its place in the order of the module. With weight decay for some parameters only,
     as transformers and most RLHF frameworks have it, or with one group in another order, the two orders differ: forward
     and backward run with scrambled weights until the next step that is not skipped for an overflow, which restores them
-    from the fp32 weights. Nothing shows it but the loss.
+    from the fp32 weights. Only the loss shows it.
 How: gives each parameter its place in the order of the groups, as the buffer was made. While the states are offloaded,
     the order is the module's, as upstream.
 Changes: jobs whose groups are in another order than the module: the first step after each reload, and evaluation,
@@ -26,7 +26,7 @@ _OPTIMIZER = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _RELOAD = f"{_OPTIMIZER}.reload_states"
 
 PATCH = Patch(
-    title="ZeRO-3, parameters in another order than the module's: weights are scrambled after reload_states",
+    title="ZeRO-3, optimizer's parameters not in the module's order: weights are scrambled after reload_states",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.2,<0.16.5"},
     changes=(
@@ -34,7 +34,7 @@ PATCH = Patch(
             _RELOAD,
             replace="[p.ds_tensor for p in self.module.parameters()]",
             code="[p.ds_tensor for sub_group in self.fp16_groups for p in sub_group]",
-            effect="weights were put back in the order of the groups; they would have been scrambled",
+            effect="weights were put back in the groups' order (unpatched: scrambled)",
             when="[id(p) for p in self.module.parameters()]"
             " != [id(p) for sub_group in self.fp16_groups for p in sub_group]",
         ),

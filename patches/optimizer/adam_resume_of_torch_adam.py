@@ -3,8 +3,8 @@
 Why: a checkpoint brings the optimizer's groups with their options. DeepSpeedCPUAdam and FusedAdam read
     `bias_correction` in them, which the groups of torch's Adam and AdamW lack: a job that turns optimizer offload on,
     or `torch_adam` off, when it resumes fails in its first step.
-How: a group without it has that of this job's optimizer, True unless the config says otherwise.
-Changes: nothing but that it trains; moments, step count and rates are the checkpoint's, which any release resumes.
+How: a group without it gets the value of this job's optimizer, True unless the config says otherwise.
+Changes: only that the job trains; moments, step count and rates are the checkpoint's, which any release resumes.
 Workaround: Scripts set it in `engine.optimizer.param_groups` after `load_checkpoint`. That can stay.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _CPU = "deepspeed.ops.adam.cpu_adam:DeepSpeedCPUAdam"
 _FUSED = "deepspeed.ops.adam.fused_adam:FusedAdam.step"
-_EFFECT = "a group of torch's Adam was given bias_correction; step would have failed"
+_EFFECT = "a group of torch's Adam was given bias_correction (unpatched: KeyError in step)"
 _MISSING = "'bias_correction' not in group"
 
 PATCH = Patch(

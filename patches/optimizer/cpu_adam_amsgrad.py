@@ -1,10 +1,10 @@
 """Optimizer offload ignores Adam's `amsgrad`.
 
 Why: DeepSpeedCPUAdam takes `"amsgrad": true`, keeps it in its groups and checkpoints, and computes plain Adam.
-    FusedAdam refuses it, and so does DeepSpeedCPUAdam from 0.19.8 on.
+    FusedAdam rejects it, and so does DeepSpeedCPUAdam since 0.19.8.
 How: the first step of the engine fails with the error of 0.19.8; a job that only evaluates, or converts a checkpoint,
-    goes on. `amsgrad` of a single group, or of a group that a checkpoint brings, is not looked at.
-Changes: such a job ends in its first step. To go on as it was, also from its checkpoint, it leaves `amsgrad` out; to
+    is not affected. `amsgrad` of a single group, or of a group from a checkpoint, is not checked.
+Changes: such a job ends in its first step. To continue as before, also from its checkpoint, it leaves `amsgrad` out; to
     use it, it sets `"torch_adam": true`, and `"zero_force_ds_cpu_optimizer": false` beside the optimizer.
 Workaround: Scripts pass torch's AdamW and set `"zero_force_ds_cpu_optimizer": false`. Both can stay.
 """
@@ -28,7 +28,7 @@ def refuse(zero: Any) -> None:
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     if isinstance(optimizer, DeepSpeedCPUAdam):
-        took_effect(__name__, "an optimizer that was to use AMSGrad, and would have ignored it, was refused")
+        took_effect(__name__, "an optimizer with amsgrad was rejected (unpatched: amsgrad is ignored)")
         raise RuntimeError(
             "DeepSpeedCPUAdam does not support the AMSGrad variant: without dsfix (cpu_adam_amsgrad) it would compute "
             'plain Adam. Leave "amsgrad" out, or set "torch_adam": true and, beside the optimizer, '

@@ -1,10 +1,10 @@
 """fp16 or bf16 without ZeRO: weight decay moves frozen parameters.
 
 Why: FP16_Optimizer and FP16_UnfusedOptimizer keep an fp32 copy of every parameter that the optimizer was given,
-    including frozen ones, and use zeros where one has no gradient. torch's optimizers skip a parameter without a
-    gradient; one with a zero gradient is decayed, and moved by the momentum from before it was frozen. After each step
-    the copy is written back: with LoRA and AdamW the base model shrinks. fp16: all releases through 0.19.0; bf16: since
-    0.17.6, until then its wrapper left frozen parameters out. ZeRO-1 to 3 are not affected.
+    including frozen ones, and use zeros where a parameter has no gradient. torch's optimizers skip a parameter without
+    a gradient, but a zero gradient means weight decay, and momentum from before it was frozen. After each step the copy
+    is written back: with LoRA and AdamW the base model shrinks. fp16: all releases through 0.19.0; bf16: since 0.17.6,
+    until then its wrapper left frozen parameters out. ZeRO-1 to 3 are not affected.
 How: frozen parameters without a gradient keep their values: torch's optimizers and DeepSpeed's kernels get no gradient
     for them; where a gradient is needed (FP16_Optimizer, 1-bit LAMB, Muon) the copy is restored after the step. The
     fp32 copies stay, so that a parameter can be unfrozen later. Not fixed: apex's legacy fused Adam and DeepSpeed's
@@ -47,7 +47,7 @@ class Frozen:
         import torch
 
         if self.ids and _decays(self._optimizer, self.ids):
-            took_effect(__name__, "weight decay left frozen parameters as they were")
+            took_effect(__name__, "weight decay did not change frozen parameters")
         # those always frozen, whose copies equal the parameters; None after loading a checkpoint, which may differ
         known = getattr(self._optimizer, "_dsfix_frozen", self.ids)
         if self.ids and not (self.skipped and known is not None):

@@ -1,14 +1,14 @@
 """FusedAdam without ZeRO: one parameter's step count is used for all.
 
 Why: FusedAdam.step counts only for the last parameter that has a gradient, once per dtype, and corrects the bias of all
-    of them with that count. A job that unfreezes the last layers later begins anew at step 1 with the moments of many
-    steps: updates of the other layers are up to three times too small, for about a thousand steps. So it is where the
-    last parameter is not used in each step; where a group has two dtypes, each step counts twice. With ZeRO, and in
+    of them with that count. A job that unfreezes the last layers later restarts at step 1 with the moments of many
+    steps: updates of the other layers are up to three times too small, for about a thousand steps. The same happens if
+    the last parameter is not used in each step; if a group has two dtypes, each step counts twice. With ZeRO, and in
     fp16 and bf16, a group has one flat parameter.
 How: counts for each parameter; the kernel is called once for each dtype and count, as before where all are equal.
 Changes: jobs in which parameters of a group have gradients in different steps, or two dtypes. A checkpoint written
-    without the patch has a count of 0 for all but the last parameter: they go on with the group's highest.
-Workaround: Scripts give parameters that are unfrozen later a group of their own, or set `torch_adam`. Both can stay.
+    without the patch has a count of 0 for all but the last parameter: they continue with the group's highest.
+Workaround: Scripts put parameters that are unfrozen later into a separate group, or set `torch_adam`. Both can stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def of_equal_steps(optimizer: Any) -> Iterator[dict[str, Any]]:
         for p, step in zip(used, _steps(optimizer.state, group, used)):
             parts.setdefault((p.dtype, step), []).append(p)
         if len(parts) > 1 or id(used[-1]) in behind:
-            took_effect(__name__, "Adam's bias was corrected with each parameter's own step count")
+            took_effect(__name__, "Adam's bias correction used each parameter's own step count")
         behind.update(map(id, used[:-1]))
         group.setdefault("step", 0)
         for (_, step), params in parts.items():

@@ -1,11 +1,11 @@
-"""1-bit LAMB with a parameter of no elements: nan, then RuntimeError, in the first compressed step.
+"""1-bit LAMB with an empty parameter: nan, then RuntimeError, in the first compressed step.
 
-Why: after `freeze_step` steps OnebitLamb computes a scale of each parameter's momentum, the norm over the root of the
-    number of elements. Of a parameter without elements that is 0/0: the mean of all scales is nan, and so is each
+Why: after `freeze_step` steps OnebitLamb computes a scale for each parameter's momentum: its norm divided by the square
+    root of the number of elements. For an empty parameter that is 0/0: the mean of all scales is nan, and so is each
     weight that is updated before the empty one, whose largest element stops the job: "max(): Expected reduction dim".
-    Such parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
-How: a parameter without elements does not count in the mean, and has the scale and the factor 1. Since 0.18.4 it is
-    left out of the optimizer's groups; here it stays, as in the checkpoints that were written until then.
+    Empty parameters come from layers of width 0 and from placeholders; plain PyTorch accepts them.
+How: an empty parameter is not part of the mean, and has the scale and the factor 1. Since 0.18.4 it is left out of the
+    optimizer's groups; here it stays, as in the checkpoints that were written until then.
 Workaround: Scripts pass DeepSpeed only the parameters that have elements. That can stay.
 """
 
@@ -27,7 +27,7 @@ _SCALE = "united_scale / momentum_scales[i][j]"
 _FACTOR = "(denom / denom_real).max().item()"
 
 PATCH = Patch(
-    title="1-bit LAMB with a parameter without elements: nan, then RuntimeError, when the compression starts",
+    title="1-bit LAMB with an empty parameter: nan, then RuntimeError, when compression starts",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.18.4"},
     changes=(

@@ -1,11 +1,11 @@
 """ZeRO-1 to 3 with torch's Adagrad and several parameter groups: IndexError, or the groups' options are lost.
 
 Why: torch's Adagrad creates its state at construction, for the model's parameters and not for ZeRO's partitions of
-    them. ZeRO therefore creates another one, of all partitions as one group and with the options the first was
+    them. ZeRO therefore creates a new Adagrad, with all partitions in one group and the options that the first one was
     constructed with. With several groups the first step fails, IndexError. With one group its own learning rate and
     weight decay are no longer used; nor are those that the script, or a schedule that holds the optimizer, sets later.
-How: keeps the optimizer, with its groups, and gives it the state of the other one. A subclass with a constructor of its
-    own, whose state may be another, is replaced as before.
+How: keeps the optimizer, with its groups, and gives it the new one's state. A subclass with its own constructor, whose
+    state may differ, is replaced as before.
 Changes: torch's Adagrad with one group that has its own options: they are used. Several groups train for the first
     time. Others are bit-identical. A checkpoint written without the patch restores the options it was trained with:
     set the group's own again after `load_checkpoint`.

@@ -9,7 +9,8 @@ Changes: gradients of the earlier stages become larger by these factors, and wit
     checkpoint written without the patch the early stages are undertrained (with SGD; Adam makes up for most of it), and
     their Adam moments are too small: warm up the learning rate again after resuming.
 Workaround: Scripts set `engine._scale_wrt_gas = False` on all stages but the last, or override the hook to do so. Both
-    can stay. What multiplies gradients or learning rates of earlier stages by powers of GAS must go, as with 0.19.3.
+    can stay. Code that multiplies gradients or learning rates of earlier stages by powers of GAS must be removed, as
+    with 0.19.3.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _HOOK = "deepspeed.runtime.engine:DeepSpeedEngine._backward_prologue_per_tensor"
 
 PATCH = Patch(
-    title="pipeline parallelism: all stages but the last divide gradients by the number of micro-batches again",
+    title="Pipeline parallelism: all stages but the last divide gradients by the number of micro-batches again",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.3,<0.19.3"},
     changes=(
@@ -32,7 +33,7 @@ PATCH = Patch(
             _HOOK,
             before="return grad / self.gradient_accumulation_steps()",
             code="if self.pipeline_parallelism and not self.is_last_stage():\n    return grad",
-            effect="gradients were divided by the number of micro-batches once; they would have been again",
+            effect="gradients were divided by the number of micro-batches only once",
             when="self.pipeline_parallelism and not self.is_last_stage() and self.gradient_accumulation_steps() > 1",
         ),
     ),

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: gradients are too large by the number of micro-batches in a step.
+"""Pipeline parallelism: gradients are too large by a factor of the number of micro-batches in a step.
 
 Why: since 0.16.0 `engine.backward` divides the loss by the gradient accumulation steps (GAS) only when it is to reduce
     the gradients itself. A pipeline reduces them on its own, so its loss is not divided at all. The same happens with
@@ -10,7 +10,7 @@ Changes: gradients of a pipeline with several micro-batches become GAS times sma
     `gradient_clipping` tuned on these releases is too small by that factor. In a checkpoint written without the patch
     Adam's moments are too large, so steps after resuming are too small until these have decayed.
 Workaround: Scripts divide the loss by GAS in the pipeline's `loss_fn`. This can stay with `engine.scale_wrt_gas =
-    False` beside it; otherwise it must go, as with 0.18.3: nothing tells such a loss from another.
+    False` beside it; otherwise it must be removed, as with 0.18.3: such a loss looks like any other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if not self.enable_backward_allreduce and not self.inside_no_sync_ctxt and self.
 """
 
 PATCH = Patch(
-    title="pipeline parallelism: gradients too large by the number of micro-batches",
+    title="Pipeline parallelism: gradients are too large by a factor of the number of micro-batches",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.16.0,<0.18.3"},
     changes=(
@@ -41,7 +41,7 @@ PATCH = Patch(
             after="assert self.optimizer is not None and not isinstance(self.optimizer, DummyOptim), "
             "'must provide optimizer during init in order to use backward'",
             code=_SCALE,
-            effect="the loss was divided by the number of micro-batches; it would not have been",
+            effect="the loss was divided by the number of micro-batches (unpatched: not divided)",
             when="not self.enable_backward_allreduce and not self.inside_no_sync_ctxt"
             " and self.gradient_accumulation_steps() > 1"
             " and (scale_wrt_gas if self.scale_wrt_gas is None else self.scale_wrt_gas)",

@@ -1,11 +1,11 @@
-"""A pipeline in bf16 that accumulates gradients in bf16, too, never changes its weights.
+"""A pipeline in bf16 that also accumulates gradients in bf16 never changes its weights.
 
-Why: BF16_Optimizer updates weights in fp32. It gave them their gradients once, when it was made; where gradients are
-    accumulated in another dtype (`data_types.grad_accum_dtype: "bf16"`), these were copies, and 0.12.5 takes them away
-    again. So every step finds no gradients, and the optimizer skips all weights. The loss is logged, and never falls.
-    Only pipelines may use this optimizer with that dtype.
-How: before the step, the weights get the accumulated gradients in fp32; after it, they are taken away again.
-Changes: such a job trains. A checkpoint written without the patch has the initial weights: start anew.
+Why: BF16_Optimizer updates weights in fp32. It assigned their gradients once, when it was created; if gradients are
+    accumulated in another dtype (`data_types.grad_accum_dtype: "bf16"`), these were copies, and 0.12.5 removes them
+    again. So no step finds gradients, and the optimizer skips all weights. The loss never falls. Only pipelines may use
+    this optimizer with that dtype.
+How: before the step, the weights get the accumulated gradients in fp32; after it, these are removed again.
+Changes: such a job trains. A checkpoint written without the patch has the initial weights: start over.
 Workaround: Scripts wrap the inner optimizer's `step` to give the fp32 weights their gradients, or leave
     `grad_accum_dtype` out. Both can stay.
 """
@@ -29,7 +29,7 @@ def give_gradients(optimizer: Any) -> None:
     """Gives the fp32 weights the accumulated gradients, unless these are in fp32: then the weights have them."""
     for weights, gradients in zip(optimizer.fp32_groups_flat_partition, optimizer.fp32_groups_gradient_flat_partition):
         if gradients.dtype != weights.dtype:
-            took_effect(__name__, "weights got their gradients; they would never have changed")
+            took_effect(__name__, "weights got their gradients (unpatched: they never change)")
             weights.grad = gradients.to(weights.dtype)
 
 
@@ -46,7 +46,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="Pipeline in bf16 with grad_accum_dtype bf16: the weights never change",
+    title="Pipeline parallelism in bf16 with grad_accum_dtype bf16: the weights never change",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.5,<0.15.1"},
     changes=(

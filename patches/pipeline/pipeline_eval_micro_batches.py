@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _EVAL = "deepspeed.runtime.pipe.engine:PipelineEngine.eval_batch"
 
 PATCH = Patch(
-    title="PipelineEngine.eval_batch(num_micro_batches=n) evaluates another number, and its loss is wrong",
+    title="PipelineEngine.eval_batch(num_micro_batches=n) evaluates another number of micro-batches; wrong loss",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.0,<0.15.2"},
     changes=(
@@ -33,7 +33,7 @@ PATCH = Patch(
             "micro_batches=self.micro_batches, stages=self.num_stages, stage_id=self.stage_id)",
             code="schedule.InferenceSchedule("
             "micro_batches=micro_batches, stages=self.num_stages, stage_id=self.stage_id)",
-            effect="as many micro-batches as asked for were evaluated, not as many as are trained",
+            effect="the requested number of micro-batches was evaluated, not the training number",
             when="micro_batches != self.micro_batches",
         ),
     ),

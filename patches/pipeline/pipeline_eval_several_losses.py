@@ -1,9 +1,9 @@
-"""PipelineEngine.eval_batch with a loss function that returns several tensors: error, or sums of the wrong ones.
+"""PipelineEngine.eval_batch with a loss function that returns several tensors: an error, or sums of the wrong ones.
 
 Why: the loss of a micro-batch may be a tuple or list, as may be what the last layer returns with `compute_loss=False`.
     To sum them up, `eval_batch` unpacks each micro-batch's list as if it were an index and a tensor: ValueError or
-    IndexError, or, where it happens to be two and the first an integer, a wrong result. And `bcast_loss`, which is on
-    by default, takes a tensor; and the losses are added to that of the training step before, which is one.
+    IndexError or, for two values of which the first is an integer, a wrong result. Also, `bcast_loss`, on by default,
+    expects one tensor, and the losses are added to the previous training step's loss, a single tensor.
 How: each of the tensors is summed up over the micro-batches. With one stage nothing is broadcast; the monitor is given
     the first. With several stages, the others do not know how many tensors come: the last one raises a ValueError that
     names bcast_loss=False, and the others wait for it, as they did before.
@@ -47,7 +47,7 @@ def first(output: Any) -> Any:
 
 
 PATCH = Patch(
-    title="PipelineEngine.eval_batch fails with a loss of several tensors: too many values to unpack",
+    title="PipelineEngine.eval_batch fails if the loss is several tensors: too many values to unpack",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0"},
     changes=(
@@ -55,7 +55,7 @@ PATCH = Patch(
             f"{_ENGINE}._reduce_outputs",
             replace=_UNPACKED,
             code="for each in outputs:\n    for idx, out in enumerate(each):\n        reduced[idx] += out",
-            effect="the tensors of a loss were summed up one by one",
+            effect="the tensors of a loss were summed separately",
         ),
         Edit(  # that of the training before has one tensor
             f"{_ENGINE}.eval_batch", after="self._compute_loss = compute_loss", code="self.total_loss = None"

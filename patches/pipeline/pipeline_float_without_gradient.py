@@ -1,12 +1,12 @@
-"""A pipeline stage that passes on a float tensor without gradient, such as a mask: the backward pass fails.
+"""Pipeline: the backward pass fails if a stage passes on a float tensor that needs no gradient, such as a mask.
 
-Why: a stage takes every floating point tensor of its output for one that has a gradient. For an attention mask, rotary
+Why: a stage assumes that every floating-point tensor of its output has a gradient. For an attention mask, rotary
     cosines or a loss weight that the model only passes on, the first stage fails with "element 1 of tensors does not
-    require grad and does not have a grad_fn", or, where it does require one, the stage that received it and did not use
-    it fails with an AssertionError when it sends gradients back.
+    require grad and does not have a grad_fn", or, if the tensor does require one, a stage that received it and did not
+    use it fails with an AssertionError when it sends gradients back.
 How: each stage sends back zeros for a float input that got no gradient, so that both sides still exchange the same
     tensors, and leaves outputs that require none out of its backward pass. If no float input got a gradient, or no
-    output requires one, it fails as before: then the pipeline is cut in two.
+    output requires one, it fails as before: gradients cannot cross that boundary.
 Workaround: Scripts pass a mask as bool or as integers, or the first stage makes it require a gradient and the last adds
     it to its result, multiplied by 0. All can stay.
 """
@@ -31,7 +31,7 @@ _PAIRED = "assert len(out_tensors) == len(grad_tensors)"
 def gradient(buffer: Any, inputs: Sequence[Any]) -> Any:
     """The gradient of a received float tensor; zeros if only others got one."""
     if buffer.grad is None and any(each.grad is not None for each in inputs):
-        took_effect(__name__, "zeros were sent back for an input without gradient; an AssertionError would have come")
+        took_effect(__name__, "zeros were sent back for an input without a gradient (unpatched: AssertionError)")
         return buffer.new_zeros(buffer.shape)
     assert buffer.grad is not None
     return buffer.grad
@@ -42,12 +42,12 @@ def requiring(outputs: Sequence[Any], gradients: Sequence[Any]) -> tuple[Sequenc
     kept = [pair for pair in zip(outputs, gradients) if pair[0].requires_grad]
     if len(kept) in (0, len(outputs)):
         return outputs, gradients
-    took_effect(__name__, "outputs without gradient were left out of the pass; a RuntimeError would have come")
+    took_effect(__name__, "outputs without a gradient were left out of the backward pass (unpatched: RuntimeError)")
     return [output for output, _ in kept], [received for _, received in kept]
 
 
 PATCH = Patch(
-    title="a pipeline stage that passes on a float tensor without gradient, such as a mask, fails in the backward pass",
+    title="Pipeline: the backward pass fails if a stage passes on a float tensor that needs no gradient (a mask)",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -2,8 +2,8 @@
 
 Why: through 0.12.3 the last stage broadcasts its two losses in their own precision, two bytes each, and the other
     stages receive them into two 4-byte numbers: the bits of both losses are read as one float32, and the second number,
-    which `train_batch()` returns and rank 0 prints, gets nothing. A loss in fp64 is cut in the same way. Nothing fails,
-    and the training itself is right; early stopping, logs and anything else that looks at the loss is not.
+    which `train_batch()` returns and rank 0 prints, gets nothing. A loss in fp64 is misread in the same way. Nothing
+    fails, and the training itself is right; early stopping, logs and everything else that uses the loss are not.
 How: the losses are broadcast in fp32, which the other stages expect, as in upstream's fix.
 Changes: the loss that `train_batch()` returns and logs on all stages but the last. Parameters and
     checkpoints do not change.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AGGREGATE = "deepspeed.runtime.pipe.engine:PipelineEngine._aggregate_total_loss"
 
 PATCH = Patch(
-    title="pipeline parallelism with a loss in fp16 or bf16: all stages but the last report a wrong loss",
+    title="Pipeline parallelism with a loss in fp16 or bf16: all stages but the last report a wrong loss",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.12.4"},
     changes=(
@@ -31,7 +31,7 @@ PATCH = Patch(
             _AGGREGATE,
             after="losses = torch.stack([self.dp_group_loss, agg_loss])",
             code="losses = losses.float()",
-            effect="the loss was sent in fp32; the other stages would have received another number",
+            effect="the loss was sent in fp32 (unpatched: other stages receive a wrong number)",
             when="losses.dtype != torch.float32 and self.is_pipe_parallel",
         ),
     ),

@@ -1,9 +1,9 @@
 """PipelineModule with activation_checkpoint_interval, called without its engine: no layer runs, the input is returned.
 
-Why: since 0.14.5 the module's forward pass takes from a list which segments of layers to checkpoint, and runs as many
-    segments as the list has. Only PipelineEngine fills it, when it is created. A module that is called before, or
-    without `deepspeed.initialize` (to evaluate, or to compare), returns its input as if it were the result. If the
-    interval is changed later, the list is that of the old one: layers at the end are left out.
+Why: since 0.14.5 a list tells the module's forward pass which segments of layers to checkpoint, and it runs as many
+    segments as the list has entries. Only PipelineEngine fills it, when it is created. A module that is called before
+    or without `deepspeed.initialize` (to evaluate or compare) returns its input as the result. If the interval is
+    changed later, the list is still the old one's: layers at the end are left out.
 How: the forward pass decides by itself if the list is not that of the current interval, and leaves the list to the
     engine, whose config can still change the interval and the function.
 Changes: only calls as above; what a job trains and its checkpoints stay the same.
@@ -32,12 +32,12 @@ def segments_to_checkpoint(module: Any) -> list[bool]:
     if module.is_checkpointable_results_interval == interval and len(known) == len(starts):
         return known
     if len(known) < len(starts):
-        took_effect(__name__, "all layers ran; %s of %s segments of layers would have", len(known), len(starts))
+        took_effect(__name__, "all layers ran (unpatched: %s of %s segments)", len(known), len(starts))
     return [module._is_checkpointable(layers[start : start + interval]) for start in starts]
 
 
 PATCH = Patch(
-    title="PipelineModule with activation_checkpoint_interval runs no layer outside of its engine",
+    title="PipelineModule with activation_checkpoint_interval, called without its engine: no layer runs",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.5"},
     changes=(

@@ -1,14 +1,14 @@
-"""Pipeline of three or more stages that pass tensors of several dtypes: it trains on garbage, or hangs.
+"""Pipeline with three or more stages that pass tensors of several dtypes: it trains on garbage or hangs.
 
 Why: since 0.15.0 a stage keeps one list of buffers, by position, for the activations that it receives and for the
-    gradients. A buffer is used again if it has enough elements, whatever its dtype is. A stage in the middle whose
-    input is (float32, int64, float32) receives the gradient of the second float tensor, which is the second gradient
-    but the third tensor, into the int64 buffer: the sizes in bytes differ, so that the ranks wait for each other, or
-    the bits are read as another type. fp32 tensors beside fp16 or bf16 ones do the same.
-How: a buffer is used again only for the same dtype; otherwise a new one is allocated.
-Changes: only jobs that hang, fail or train on garbage without the patch; a checkpoint of theirs is garbage, too.
+    gradients. A buffer is reused if it has enough elements, whatever its dtype. A stage in the middle whose input is
+    (float32, int64, float32) receives the gradient of the second float tensor, which is the second gradient but the
+    third tensor, into the int64 buffer: the sizes in bytes differ, so that the ranks wait for each other, or the bits
+    are read as another type. fp32 tensors beside fp16 or bf16 ones do the same.
+How: a buffer is reused only for the same dtype; otherwise a new one is allocated.
+Changes: only jobs that hang, fail or train on garbage without the patch; their checkpoints are garbage, too.
 Workaround: The layers pass the float tensors that have gradients, all of one dtype, before the others, or scripts
-    replace or wrap `_allocate_or_extend_buffers` so that it heeds the dtype. All can stay.
+    replace or wrap `_allocate_or_extend_buffers` so that it respects the dtype. All can stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALLOCATE = "deepspeed.runtime.pipe.engine:PipelineEngine._allocate_or_extend_bu
 _REUSED = "len(self._grad_layer_buf) <= idx or self._grad_layer_buf[idx].numel() < numel"
 
 PATCH = Patch(
-    title="pipeline of three or more stages that pass tensors of several dtypes: it trains on garbage or hangs",
+    title="Pipeline with three or more stages that pass tensors of several dtypes: it trains on garbage or hangs",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.0"},
     changes=(
@@ -32,7 +32,7 @@ PATCH = Patch(
             _ALLOCATE,
             replace=_REUSED,
             code=f"{_REUSED} or self._grad_layer_buf[idx].dtype != dtype",
-            effect="a buffer of the right dtype was allocated; one of another dtype would have been used",
+            effect="a buffer of the right dtype was allocated (unpatched: one of another dtype is used)",
             when=f"not ({_REUSED}) and self._grad_layer_buf[idx].dtype != dtype",
         ),
     ),

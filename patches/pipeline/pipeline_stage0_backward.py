@@ -38,7 +38,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="pipeline parallelism: direct calls to tensor.backward() are not supported, on all stages but the last",
+    title="Pipeline parallelism: direct calls to tensor.backward() are not supported, on all stages but the last",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.18.3,<0.18.5"},
     changes=(
@@ -46,7 +46,7 @@ PATCH = Patch(
             _BACKWARD,
             before=_PASS,
             code=_EXPECTED,
-            effect="the pass counted as one of the engine; a RuntimeError would have come",
+            effect="the backward pass counted as one of the engine's (unpatched: RuntimeError)",
             when="not self._support_torch_style_backward"
             " or (self.fp16_enabled() and getattr(self.optimizer, 'dynamic_loss_scale', False))",
         ),

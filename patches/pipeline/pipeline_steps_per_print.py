@@ -23,7 +23,7 @@ _GUARDED = f"self.steps_per_print() is not None and {_DUE}"
 _MESSAGE = "unsupported operand type(s) for %: 'int' and 'NoneType'"
 
 PATCH = Patch(
-    title="pipeline parallelism without steps_per_print: TypeError in train_batch",
+    title="Pipeline parallelism without steps_per_print: TypeError in train_batch",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.2,<0.16.5"},
     changes=(
@@ -32,7 +32,7 @@ PATCH = Patch(
             replace=_DUE,
             code=_GUARDED,
             count=2,
-            effect="nothing was printed without steps_per_print; a TypeError would have come",
+            effect="nothing was printed without steps_per_print (unpatched: TypeError)",
             when="self.steps_per_print() is None",
         ),
     ),

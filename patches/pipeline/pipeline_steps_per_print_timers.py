@@ -30,7 +30,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="pipeline parallelism with wall_clock_breakdown, without steps_per_print: TypeError in _exec_optimizer_step",
+    title="Pipeline parallelism with wall_clock_breakdown, without steps_per_print: TypeError in _exec_optimizer_step",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.2"},
     changes=(
@@ -39,7 +39,7 @@ PATCH = Patch(
             replace=_DUE,
             code=_GUARDED,
             count=2,
-            effect="nothing was printed without steps_per_print; a TypeError would have come",
+            effect="nothing was printed without steps_per_print (unpatched: TypeError)",
             when="self.steps_per_print() is None",
         ),
     ),

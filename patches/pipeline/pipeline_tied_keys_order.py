@@ -1,16 +1,16 @@
-"""Pipeline with two or more keys of tied layers: ranks make their groups in different orders, and tie other weights.
+"""Pipeline with several keys of tied layers: ranks make their groups in different orders, and tie the wrong weights.
 
-Why: PipelineModule makes the process groups of tied layers in the order of a set of their keys. A set of strings has an
-    order of its own in each process. Where the orders differ, the ranks' groups do not belong together: the job hangs
-    while it starts, or, where layers of two keys are in the same stages, one layer's weights and gradients are
-    exchanged with the other one's.
+Why: PipelineModule makes the process groups of tied layers in the order of a set of their keys. A set of strings is
+    ordered differently in each process. Where the orders differ, the ranks' groups do not match: the job hangs at
+    start-up or, if layers of two keys are in the same stages, one layer's weights and gradients are exchanged with the
+    other's.
 How: the groups are made in the order in which the keys appear in the list of layers, which is the same on all ranks.
     The layers of one key, or of none, are as before; so are several keys where the orders happened to agree.
-Changes: jobs whose ranks had different orders, which changes from start to start. A checkpoint that such a job has
-    written has other weights in each stage of a key: when it is loaded, all take those of the first one, with the patch
-    as without it, and the training should be restarted.
-Workaround: All ranks are started with the same PYTHONHASHSEED, or the keys have a hash of their own that is the same in
-    all processes. Both can stay.
+Changes: jobs whose ranks had different orders, which changes from start to start. A checkpoint of such a job has
+    different weights in each stage of a key: when it is loaded, all stages take those of the first one, with or without
+    the patch, and training should be restarted.
+Workaround: All ranks are started with the same PYTHONHASHSEED, or the keys define a hash that is the same in all
+    processes. Both can stay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _INDEX = "deepspeed.runtime.pipe.module:PipelineModule._index_tied_modules"
 
 PATCH = Patch(
-    title="Pipeline with several keys of tied layers hangs at the start, or ties other weights",
+    title="Pipeline with several keys of tied layers: hangs at start-up, or ties the wrong weights",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.16.6"},
     changes=(

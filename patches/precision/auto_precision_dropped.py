@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CONFIG = "deepspeed.runtime.config"
 
 PATCH = Patch(
-    title='unresolved "enabled": "auto" for bf16 or fp16: the job silently trains in fp32',
+    title='Unresolved "enabled": "auto" for bf16 or fp16: the job silently trains in fp32',
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.17.1"},
     changes=(

@@ -1,4 +1,4 @@
-"""bf16 without ZeRO, or with ZeRO-1 and fp32 accumulation: gradients are not averaged over the ranks.
+"""bf16 without ZeRO, or with ZeRO-1 and fp32 accumulation: gradients are not averaged across ranks.
 
 Why: BF16_Optimizer copies the gradients of each micro-batch into fp32. Through 0.13.2 the engine then averages the
     bf16 gradients, which nothing reads any longer, and each rank updates its part of the weights from its own data
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _REDUCE = "deepspeed.runtime.engine:DeepSpeedEngine.allreduce_gradients"
 
 PATCH = Patch(
-    title="bf16 without ZeRO, or ZeRO-1 with fp32 accumulation: gradients are not averaged over the ranks",
+    title="bf16 without ZeRO, or ZeRO-1 with fp32 accumulation: gradients are not averaged across ranks",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.13.3"},
     changes=(
@@ -35,7 +35,7 @@ PATCH = Patch(
             "    grads=self.optimizer.get_grads_for_reduction()\n"
             "    if isinstance(self.optimizer, BF16_Optimizer) and not self.has_moe_layers else None,\n"
             "    elements_per_buffer=bucket_size)",
-            effect="the fp32 gradients were averaged; each rank would have used its own",
+            effect="the fp32 gradients were averaged (unpatched: each rank uses its own)",
             when="isinstance(self.optimizer, BF16_Optimizer) and not self.has_moe_layers"
             " and dist.get_world_size(group=groups._get_sequence_data_parallel_group()) > 1",
         ),

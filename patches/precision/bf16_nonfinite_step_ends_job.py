@@ -5,8 +5,8 @@ Why: BF16_Optimizer (bf16 with ZeRO-1 and `data_types.grad_accum_dtype: "fp32"`,
     such gradient in one micro-batch stops all ranks with an AssertionError without a message. So does a step whose
     gradients are all 0, although it is a step like any other.
 How: a step with a non-finite norm is skipped, as in 0.19.8: its gradients are dropped, `skipped_steps` counts it, the
-    learning rate schedule waits, and the 1st, 10th, 100th … logs a warning. A step with a norm of 0 is taken, with such
-    warnings. All ranks agree, because the gradients of parameters that a rank did not use take part in its norm. With
+    learning rate schedule waits, and the 1st, 10th, 100th … logs a warning. A step with a norm of 0 is taken, with the
+    same warnings. All ranks agree, because a rank's norm includes the gradients of parameters that it did not use. With
     graph_harvesting the job still crashes.
 Changes: none for a job that did not crash; the reported norm of a skipped step is inf.
 Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
@@ -48,15 +48,15 @@ def warn(skipped: bool) -> None:
     from dsfix.log import warn_repeatedly
 
     if skipped:
-        took_effect(__name__, "a step with inf or nan gradients was skipped, without an AssertionError")
+        took_effect(__name__, "a step with inf or nan gradients was skipped (unpatched: AssertionError)")
     else:
-        took_effect(__name__, "a step whose gradients are 0 was taken, without an AssertionError")
+        took_effect(__name__, "a step with all-zero gradients was made (unpatched: AssertionError)")
     what = "a gradient is inf or nan, the step is skipped" if skipped else "this rank's gradients are 0"
     warn_repeatedly(what, f"BF16_Optimizer: {what}; if that goes on, nothing is trained any more")
 
 
 PATCH = Patch(
-    title="bf16 + ZeRO-1 + fp32 accumulation: a step with inf, nan or all zero gradients: AssertionError",
+    title="bf16 + ZeRO-1 + fp32 accumulation: AssertionError in a step with inf, nan or all-zero gradients",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.19.8"},
     changes=(

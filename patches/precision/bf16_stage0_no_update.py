@@ -1,4 +1,4 @@
-"""bf16 without ZeRO, with any optimizer but FusedAdam: gradients are never zeroed, since 0.18.3 divided by 65536.
+"""bf16 without ZeRO, optimizer other than FusedAdam: gradients are never zeroed; since 0.18.3 also divided by 65536.
 
 Why: since 0.17.6 a bf16 engine without ZeRO wraps its optimizer in FP16_UnfusedOptimizer: torch's AdamW from the user,
     SGD, Lion, Lamb, all but FusedAdam. The engine treats the wrapper as BF16_Optimizer, which zeroes gradients itself,
@@ -31,7 +31,7 @@ _IS_BF16 = "any(p.dtype == torch.bfloat16 for group in self.fp16_groups for p in
 _NO_SCALE = f"if {_IS_BF16}:\n    self.dynamic_loss_scale, self.cur_scale = False, 1.0"
 
 PATCH = Patch(
-    title="bf16 without ZeRO, not FusedAdam: gradients never zeroed, since 0.18.3 divided by 65536",
+    title="bf16 without ZeRO, except FusedAdam: gradients are never zeroed; since 0.18.3 also divided by 65536",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.6,<0.18.6"},
     changes=(

@@ -35,7 +35,7 @@ PATCH = Patch(
             code="averaged = isinstance(self.optimizer, BF16_Optimizer)"
             " and dist.get_world_size(group=self.optimizer.dp_process_group) > 1\n"
             "if averaged:\n    self.optimizer.backward_epilogue()",
-            effect="the last micro-batch was averaged over the ranks with the others",
+            effect="the last micro-batch was averaged across ranks like the others",
             when="isinstance(self.optimizer, BF16_Optimizer) and not self.optimizer.immediate_grad_update"
             " and self.enable_backward_allreduce and not self.inside_no_sync_ctxt"
             " and self.is_gradient_accumulation_boundary()"

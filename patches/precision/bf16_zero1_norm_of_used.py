@@ -1,13 +1,13 @@
-"""bf16 + ZeRO-1 + fp32 accumulation: the gradient norm leaves out the parameters that this rank did not use.
+"""bf16 + ZeRO-1 + fp32 accumulation: the gradient norm omits parameters unused on this rank.
 
 Why: BF16_Optimizer (bf16 with ZeRO-1 and `data_types.grad_accum_dtype: "fp32"`, through 0.17.5 also bf16 without ZeRO,
     and bf16 in a pipeline) takes the norm of those parameters that had a gradient on this rank, and clips only them,
     although it has the gradients of the other ranks for all. Where the ranks use different parameters (experts,
-    branches, modalities, dropped layers), each computes a norm of its own and scales its part of the gradients by it:
-    one step with two different clip factors, and one rank's norm in the log. Nothing fails, except on a rank that used
-    none: IndexError, or in 0.19.8 RuntimeError, for the norm of nothing.
+    branches, modalities, dropped layers), each computes a different norm and scales its part of the gradients by it:
+    one step has several clip factors, and the log one rank's norm. Nothing fails, except on a rank that used no
+    parameter: IndexError, or in 0.19.8 RuntimeError.
 How: the norm is that of all gradients, and all are clipped. The gradients of parameters that no rank used are 0.
-    Through 0.14.0 the norm waits for the device once for each parameter: now for those, too.
+    Through 0.14.0 the norm waits for the device once per parameter; now also for these.
 Changes: jobs whose ranks use different parameters: norm and, with clipping, updates. Where all ranks leave out the same
     ones, the norm is a sum of the same numbers and zeros: at most its last bit differs. A checkpoint written without
     the patch loads.
@@ -29,7 +29,7 @@ _SKIP = "if not self.fp32_groups_has_gradients[i][j]:\n    continue"
 _SKIP_NONE = "if self.fp32_groups_gradients[i][j] is None:\n    continue"  # never
 
 PATCH = Patch(
-    title="bf16 + ZeRO-1 + fp32 accumulation: the gradient norm leaves out the parameters that this rank did not use",
+    title="bf16 + ZeRO-1 + fp32 accumulation: the gradient norm omits parameters unused on this rank",
     severity=Severity.WRONG_RESULT,
     # in those left out only bf16_zero1_silently_off gives
     # a job this optimizer, and takes the norm of all

@@ -54,7 +54,7 @@ def is_for(engine: Any, optimizer: Any) -> bool:
         why = f"{name} has frozen parameters; pass it the trainable ones only"
     else:
         if engine.gradient_accumulation_steps() > 1 or getattr(engine, "dp_world_size", 1) > 1:
-            took_effect(__name__, "ZeRO-1 and accumulation in fp32 were on, not off")
+            took_effect(__name__, "ZeRO-1 and accumulation in fp32 were on (unpatched: off)")
         ran(__name__)
         return True
     if engine.global_rank == 0:

@@ -6,8 +6,8 @@ Why: without ZeRO an fp16 engine wraps FusedAdam (DeepSpeed's own, which is "Ada
     schedule advances, the loss stays the same. bf16, other optimizers and ZeRO-1 to 3 are not affected.
 How: `step` returns early only if the gradients did overflow.
 Changes: affected jobs begin to train: without the patch the weights stay the initial ones. A checkpoint written without
-    the patch has those, an optimizer without momentum, and a learning rate schedule that has advanced all the same:
-    start from scratch.
+    the patch has those, an optimizer without momentum, and a learning rate schedule that has advanced anyway: start
+    from scratch.
 Workaround: The config sets `"torch_adam": true`, or the script passes torch's own optimizer. Both can stay.
 """
 
@@ -32,7 +32,7 @@ PATCH = Patch(
             replace="if self.timers:\n    self.timers.log(OVERFLOW_TIMERS)\nreturn self.overflow",
             code="if self.overflow:\n    if self.timers:\n        self.timers.log(OVERFLOW_TIMERS)\n"
             "    return self.overflow",
-            effect="the optimizer went on to its step, where it would have returned",
+            effect="the optimizer made its step (unpatched: it returns before the step)",
             when="not self.overflow",
         ),
     ),

@@ -47,7 +47,9 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
                 before = self.loss_scale
                 self._update_scale(False)
                 if isinstance(before, (int, float)) and self.loss_scale > before:
-                    took_effect(__name__, "the loss scale grew after the step: before it, the gradient would be halved")
+                    took_effect(
+                        __name__, "the loss scale grew after the step (unpatched: before it, which halves the gradient)"
+                    )
                 if hasattr(self, "_loco_err_buf_update"):  # it was not told of the growth within the step
                     self._loco_err_buf_update(False, self.loss_scale / before)
 

@@ -2,9 +2,9 @@
 
 Why: without ZeRO an fp16 engine wraps its optimizer in FP16_Optimizer or FP16_UnfusedOptimizer, whose `backward`
     multiplies the loss by the loss scale and whose `step` divides the gradients by it. Since 0.18.3 `engine.backward`
-    no longer calls the former, and scales the loss for ZeRO only. Gradients become 65536 times too small, and smaller
-    still as the scale grows, because nothing overflows: SGD and Lion stand still or nearly so, Adam's updates are
-    damped by its epsilon, clipping never clips, and what fp16 cannot represent is lost. Nothing fails.
+    no longer calls that `backward`, and scales the loss for ZeRO only. Gradients become 65536 times too small, and
+    smaller still as the scale grows, because nothing overflows: SGD and Lion stand still or nearly so, Adam's updates
+    are damped by its epsilon, clipping never clips, and what fp16 cannot represent is lost. Nothing fails.
 How: `engine.backward` multiplies the loss, in fp32, by the wrapper's loss scale, as through 0.18.2, unless the script
     has done so. That is seen from the last operations of the loss: multiplications and divisions by a number, and sums.
 Changes: gradients and their norm become larger by the loss scale, as through 0.18.2; a learning rate tuned without the
@@ -12,8 +12,8 @@ Changes: gradients and their norm become larger by the loss scale, as through 0.
     large at first: better load only the weights (`load_module_only=True`).
 Workaround: the script multiplies the loss by `engine.optimizer.loss_scale`, or by that over the accumulation steps: the
     loss is left alone, with a warning. So is a loss that is multiplied by what may be the scale and another number,
-    1024 or more and up to 64 times less than the scale. A factor is judged when it is first met. What is not seen, such
-    as a multiplication in a compiled function or in a gradient's hook, has to be removed.
+    1024 or more and up to 64 times less than the scale. A factor is judged when it first occurs. A multiplication that
+    is not detected, such as one in a compiled function or in a gradient's hook, must be removed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ def scaled_by_script(engine: Any, loss: Any) -> bool:
             "set another fp16.initial_scale_power or fp16.loss_scale.",
         )
     if not scaled and scale != 1:
-        took_effect(__name__, "the loss was multiplied by the loss scale, %s, by which gradients are divided", scale)
+        took_effect(
+            __name__,
+            "the loss was multiplied by the loss scale, %s (unpatched: only gradients are divided by it)",
+            scale,
+        )
     return scaled
 
 

@@ -1,4 +1,4 @@
-"""fp16 without ZeRO, with any optimizer but FusedAdam: the reported gradient norm is multiplied by the loss scale.
+"""fp16 without ZeRO, optimizer other than FusedAdam: the reported gradient norm is multiplied by the loss scale.
 
 Why: FP16_UnfusedOptimizer, which fp16 training without ZeRO uses for torch's optimizers, SGD, Lion and Lamb, stores the
     norm of the scaled gradients for `engine.get_global_grad_norm()`. All other optimizers of DeepSpeed divide it by the
@@ -7,7 +7,7 @@ Why: FP16_UnfusedOptimizer, which fp16 training without ZeRO uses for torch's op
 How: the norm is divided by the scale that the gradients are divided by.
 Changes: only what `get_global_grad_norm` reports (transformers' Trainer logs it as grad_norm); no step, no checkpoint.
 Workaround: Scripts compute the norm from the gradients themselves. That can stay. A division of
-    `engine.get_global_grad_norm()` by the loss scale has to go.
+    `engine.get_global_grad_norm()` by the loss scale must be removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="fp16 without ZeRO, not FusedAdam: the reported gradient norm is multiplied by the loss scale",
+    title="fp16 without ZeRO, except FusedAdam: the reported gradient norm is multiplied by the loss scale",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

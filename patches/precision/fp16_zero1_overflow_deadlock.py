@@ -2,8 +2,8 @@
 
 Why: with ZeRO-1 each rank holds, and checks for overflow, only the gradients of its own partition. Since 0.17.1 the
     ranks exchange the result only with ZeRO-2. If one partition overflows, its rank skips the step and halves its loss
-    scale, while the others continue with the collectives of the step and wait there for it.
-    Dynamic loss scaling meets overflows by design, starting at 65536.
+    scale, while the others continue with the collectives of the step and wait there for it. With dynamic loss scaling,
+    which starts at 65536, overflows are expected.
 How: the result is exchanged with every stage, as through 0.17.0 and since 0.18.0: one byte per step.
 Workaround: The config sets a `loss_scale` small enough for gradients not to overflow, or uses ZeRO-2. Both can stay.
 """

@@ -1,8 +1,8 @@
 """Gradient clipping in fp32 without ZeRO: large gradients are not clipped, and small ones are enlarged to the limit.
 
-Why: 0.13.2 takes the larger of 1 and `gradient_clipping` / norm as the factor, where it has to take the smaller one.
-    Every gradient below the limit is multiplied until its norm is the limit, and one above it stays as it is. The same
-    function clips with `amp`. Nothing shows it.
+Why: 0.13.2 uses the larger of 1 and `gradient_clipping` / norm as the factor instead of the smaller one. Every gradient
+    below the limit is multiplied until its norm is the limit, and one above it stays as it is. The same function clips
+    with `amp`. There is no error.
 How: the factor is the smaller of the two, as in upstream's fix.
 Changes: jobs without ZeRO, fp16 and bf16 that set `gradient_clipping`: their gradients are clipped. When such a job
     resumes from a checkpoint written without the patch, Adam's moments are still those of the enlarged gradients and
@@ -26,7 +26,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="fp32 without ZeRO: gradient clipping enlarges small gradients and leaves large ones",
+    title="fp32 without ZeRO: gradient clipping enlarges small gradients and does not limit large ones",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": "==0.13.2"},
     changes=(

@@ -1,14 +1,14 @@
-"""An empty parameter group, as LoRA leaves one: the scheduler fails, or assigns learning rates of other groups.
+"""Empty parameter group, e.g. with LoRA: the scheduler fails, or gives groups each other's learning rates.
 
 Why: DeepSpeed removes groups without parameters from the optimizer; a scheduler created before still has a rate for
     each. Since torch 2.10 its step fails: zip() argument 2 is longer than argument 1. Before, and with DeepSpeed's own
-    schedulers, rates are assigned by position, silently: every group behind an empty one trains at another's rate. With
-    LoRA the group without weight decay (biases, norms) is empty in the Trainer before transformers 5.1, LLaMA-Factory,
-    ms-swift, OpenRLHF, DeepSpeed-Chat and loops with accelerate.
-How: schedulers get a proxy of the optimizer whose `param_groups` has the empty ones in their places. Those that
-    DeepSpeed is not given are searched for among what refers to the optimizer, once, and only if a group is removed.
-    Not fixed: a scheduler that is not given to DeepSpeed if gc.freeze() was called between its creation and the
-    engine's.
+    schedulers, rates are assigned by position, silently: every group after an empty one trains at another group's rate.
+    With LoRA the group without weight decay (biases, norms) is empty in the Trainer before transformers 5.1,
+    LLaMA-Factory, ms-swift, OpenRLHF, DeepSpeed-Chat and loops with accelerate.
+How: schedulers get a proxy of the optimizer whose `param_groups` contains the empty groups in their places. Schedulers
+    not passed to DeepSpeed are searched among the objects that refer to the optimizer, once, and only if a group is
+    removed. Not fixed: a scheduler that is not given to DeepSpeed if gc.freeze() was called between its creation and
+    the engine's.
 Changes: the learning rates are those of plain PyTorch, also when a job resumes from a checkpoint written without the
     patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` includes the empty groups' rates, as
     in plain PyTorch; the engine's `get_lr()` does not. `scheduler.optimizer == optimizer` holds, `is` does not.
@@ -108,10 +108,10 @@ def show_all_groups(optimizer: Any, scheduler: Any) -> Any:
             holder.optimizer = shown
             if _fails(holder):
                 took_effect(
-                    __name__, "a scheduler kept an empty parameter group, without which its step fails in zip()"
+                    __name__, "the scheduler kept an empty parameter group (unpatched: its step fails in zip())"
                 )
             if _moves(holder, {index for index, _ in empty}):
-                took_effect(__name__, "groups behind an empty one kept their own learning rates")
+                took_effect(__name__, "groups after an empty one kept their own learning rates")
     return optimizer
 
 
@@ -144,7 +144,7 @@ _CONFIGURE = f"{_ENGINE}._configure_optimizer"
 _REMOVE = "basic_optimizer.param_groups[:] = [pg for pg in basic_optimizer.param_groups if len(pg['params']) != 0]"
 
 PATCH = Patch(
-    title="LoRA, or any empty parameter group: the scheduler fails in zip(), or assigns other groups' learning rates",
+    title="Empty parameter group (as with LoRA): the scheduler fails in zip() or mixes up the learning rates",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

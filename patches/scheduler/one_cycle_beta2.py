@@ -1,8 +1,8 @@
 """OneCycle, which cycles momentum by default, replaces Adam's beta2 by 0.99.
 
-Why: the schedule keeps the momenta as pairs of betas, whose second is the constant 0.99, and writes both into the
-    optimizer, first when it is made. beta2 from the config, or its default of 0.999, never takes effect. Nothing shows
-    it.
+Why: the schedule keeps the momenta as pairs of betas, the second of which is the constant 0.99, and writes both into
+    the optimizer, first when it is made. beta2 from the config, or its default of 0.999, never takes effect. There is
+    no error.
 How: the pairs get each group's own beta2, as it is when the schedule is made. beta1 is cycled, as documented.
 Changes: jobs with OneCycle, cycle_momentum and an optimizer whose beta2 is not 0.99: the second moments decay with the
     configured beta2. One that resumes from a checkpoint written without the patch does so from its second step on at
@@ -34,7 +34,7 @@ def with_own_beta2(schedule: Any, groups: Any) -> None:
     for number, group in enumerate(groups):
         betas = group.get("betas")
         if isinstance(betas, (tuple, list)) and len(betas) == 2 and isinstance(betas[1], float) and betas[1] != 0.99:
-            took_effect(__name__, "beta2 was not replaced by 0.99")
+            took_effect(__name__, "beta2 was not replaced with 0.99")
             for moments in (schedule.min_moms, schedule.max_moms):
                 moments[number] = moments[number][0], betas[1]
 

@@ -1,14 +1,14 @@
 """OneCycle: cycle_first_stair_count and cycle_second_stair_count have no effect.
 
-Why: the schedule stores both counts and never looks at them: the learning rate and the momentum change in each step
-    instead of in as many stairs as the config asks for. Nothing shows it.
+Why: the schedule stores both counts and never uses them: the learning rate and the momentum change in each step instead
+    of in as many stairs as the config asks for. There is no error.
 How: within a cycle, the fraction of the way to the maximum is rounded down to a stair, as since 0.19.4; it is computed
     from the number of the step, so that a stair begins at its first step. Without counts (0, the default) nothing
     changes, nor does the decay after the cycle.
 Changes: jobs with OneCycle and a stair count above 0: learning rate and momentum follow stairs, as since 0.19.4. One
     that resumes from a checkpoint written without the patch jumps to the stair below; `DSFIX_SKIP=one_cycle_stairs`
     keeps the ramp until the run is done.
-Workaround: Scripts use a schedule of their own, such as torch's LambdaLR. It can stay.
+Workaround: Scripts use another schedule, such as torch's LambdaLR. It can stay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def on_stairs(schedule: Any, factor: float) -> float:
         return factor
     way = place / first if rising else (schedule.total_size - place) / (schedule.total_size - first)
     if not math.isclose(math.floor(way * stairs + 1e-9) / stairs, factor, abs_tol=1e-9):
-        took_effect(__name__, "learning rate and momentum stayed on a stair of OneCycle")
+        took_effect(__name__, "learning rate and momentum followed OneCycle's stairs")
     return math.floor(way * stairs + 1e-9) / stairs
 
 

@@ -1,12 +1,12 @@
-"""A learning rate that is a tensor: LRRangeTest, OneCycle, WarmupLR and WarmupDecayLR make it a number.
+"""A learning rate that is a tensor: LRRangeTest, OneCycle, WarmupLR and WarmupDecayLR turn it into a number.
 
-Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay, and a compiled
-    optimizer is not compiled again for each rate. Through 0.15.2 each of DeepSpeed's schedules puts a number into the
+Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay and a compiled
+    optimizer is not recompiled for each rate. Through 0.15.2 each of DeepSpeed's schedules puts a number into the
     parameter group in each step, OneCycle also when it is created: a captured graph, and a script that kept the tensor,
-    go on with the rate of the first step. Nothing shows it. WarmupCosineLR: tensor_learning_rate_made_number_cosine.
-    Later releases: tensor_learning_rate_replaced.
-How: as upstream's fix, the new rate is written into the tensor. Rates that are numbers are set as before. So is a
-    tensor that groups with different rates have in common: each gets one of its own, once; and a tensor of integers.
+    keep the rate of the first step. There is no error. WarmupCosineLR: tensor_learning_rate_made_number_cosine. Later
+    releases: tensor_learning_rate_replaced.
+How: as in upstream's fix, the new rate is written into the tensor. Rates that are numbers are set as before. A tensor
+    shared by groups with different rates is replaced once, by one for each group; an integer tensor is replaced, too.
 Changes: jobs with such a tensor and one of these schedules: what holds the tensor sees the schedule's rates, with the
     tensor's precision. What `engine.get_lr` and `get_last_lr` return stays. A checkpoint written without the patch
     holds numbers: a job that resumes from it has the schedule's rates, as numbers.
@@ -49,7 +49,7 @@ def _around(function: str, statement: str, groups: str, last: str = "") -> tuple
 
 
 PATCH = Patch(
-    title="DeepSpeed's schedules make a learning rate that is a tensor a number: captured graphs keep the old rate",
+    title="DeepSpeed's schedules turn a tensor learning rate into a number: CUDA graphs keep the old rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.15.3"},
     changes=(

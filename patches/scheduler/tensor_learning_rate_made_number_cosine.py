@@ -1,13 +1,13 @@
-"""A learning rate that is a tensor: WarmupCosineLR puts another one into the parameter group.
+"""A learning rate that is a tensor: WarmupCosineLR replaces it with another tensor.
 
-Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay, and a compiled
-    optimizer is not compiled again for each rate. Through 0.15.2 WarmupCosineLR multiplies it in each step and puts
-    the product, another tensor, into the parameter group: a captured graph, and a script that kept the tensor, go on
-    with the rate of the first step. Nothing shows it. The other schedules: tensor_learning_rate_made_number. Later
-    releases: tensor_learning_rate_replaced.
-How: as upstream's fix, the new rate is written into the tensor, and the schedule keeps a copy of the rates that it
-    starts from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in
-    common: each gets one of its own, once; and a tensor of integers.
+Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay and a compiled
+    optimizer is not recompiled for each rate. Through 0.15.2 WarmupCosineLR multiplies it in each step and puts the
+    product, another tensor, into the parameter group: a captured graph, and a script that kept the tensor, keep the
+    rate of the first step. There is no error. The other schedules: tensor_learning_rate_made_number. Later releases:
+    tensor_learning_rate_replaced.
+How: as in upstream's fix, the new rate is written into the tensor, and the schedule keeps a copy of the rates that it
+    starts from. Rates that are numbers are set as before. A tensor shared by groups with different rates is replaced
+    once, by one for each group; an integer tensor is replaced, too.
 Changes: jobs with such a tensor and WarmupCosineLR: what holds the tensor sees the schedule's rates, with the tensor's
     precision. What `engine.get_lr` (with tensor_learning_rate_made_number) and `get_last_lr` return stays. A checkpoint
     written without the patch continues with the schedule's rates.
@@ -30,7 +30,7 @@ _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
 
 
 PATCH = Patch(
-    title="WarmupCosineLR replaces a learning rate that is a tensor: captured graphs keep the old rate",
+    title="WarmupCosineLR replaces a tensor learning rate: CUDA graphs keep the old rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.3,<0.15.3"},
     changes=(

@@ -1,16 +1,16 @@
-"""A learning rate that is a tensor: DeepSpeed's schedules replace it, and what holds the tensor keeps the old rate.
+"""A learning rate that is a tensor: DeepSpeed's schedules replace it, and CUDA graphs keep the old rate.
 
-Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay, and a compiled
-    optimizer is not compiled again for each rate. PyTorch's schedules write into this tensor. DeepSpeed's put another
-    one, of one dimension and float32, into the parameter group in each step (through 0.18.0 a number; OneCycle a number
-    when it is created, so that the tensor is lost for good): a captured graph, and a script that kept the tensor, go
-    on with the rate of the first step. Nothing shows it.
-How: as upstream's fix, the new rate is written into the tensor. WarmupCosineLR keeps a copy of the rates that it starts
-    from. Rates that are numbers are set as before. So is a tensor that groups with different rates have in common: each
-    gets one of its own, once; and a tensor of integers.
+Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay and a compiled
+    optimizer is not recompiled for each rate. PyTorch's schedules write into this tensor. DeepSpeed's put a new tensor,
+    of one dimension and float32, into the parameter group in each step (through 0.18.0 a number; OneCycle a number when
+    it is created, so that the tensor is lost for good): a captured graph, and a script that kept the tensor, keep the
+    rate of the first step. There is no error.
+How: as in upstream's fix, the new rate is written into the tensor. WarmupCosineLR keeps a copy of the rates that it
+    starts from. Rates that are numbers are set as before. A tensor shared by groups with different rates is replaced
+    once, by one for each group; an integer tensor is replaced, too.
 Changes: what holds the tensor sees the schedule's rates; a rate has the tensor's own precision and shape, also in what
     `engine.get_lr` and `get_last_lr` return (from OneCycle a tensor). A checkpoint written without the patch continues
-    with the schedule's rates; one of 0.15.3 to 0.18.0 holds numbers, which they then are.
+    with the schedule's rates; one of 0.15.3 to 0.18.0 holds numbers, and the rates are then numbers.
 Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
     stay.
 """
@@ -35,7 +35,7 @@ _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group
 
 
 PATCH = Patch(
-    title="a learning rate that is a tensor is replaced by DeepSpeed's schedules: captured graphs keep the old rate",
+    title="DeepSpeed's schedules replace a tensor learning rate: CUDA graphs keep the old rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.3,<0.19.4"},
     changes=(

@@ -1,15 +1,15 @@
-"""WarmupCosineLR: the first step is made at the optimizer's full learning rate.
+"""WarmupCosineLR: the first step uses the optimizer's full learning rate.
 
 Why: through 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, which the engine does after the
-    optimizer's step, and not when it is created: the first step of a training has the optimizer's own `lr`, the largest
-    step of all, at fresh weights and moments, which is what a warm-up prevents. Since 0.15.3 it starts at 0, but only
-    for the first parameter group; all others make their first step at their full rate. Nothing shows it. WarmupLR:
-    warmup_first_step.
+    optimizer's step, and not when it is created: the first step of training uses the optimizer's own `lr`, the largest
+    step of all, with fresh weights and moments, which a warm-up is meant to prevent. Since 0.15.3 it starts at 0, but
+    only for the first parameter group; all others make their first step at their full rate. There is no error.
+    WarmupLR: warmup_first_step.
 How: a new schedule (`last_batch_iteration` -1) sets 0 for every group when it is created, as upstream does; loading its
     state replaces that. If these rates are still set when another schedule or engine is made with the optimizer, or
     this one is gone, the groups get their own back; a schedule of PyTorch that took them for the optimizer's own gets
     those when this one is first stepped.
-Changes: the first step has the learning rate 0, since 0.15.3 in the groups behind the first; all others keep theirs. A
+Changes: the first step has the learning rate 0, since 0.15.3 in the groups after the first; all others keep theirs. A
     checkpoint written without the patch continues as it would have; where the optimizer's rates are not loaded
     (`elastic_checkpoint`, `load_optimizer_states=False`), its first step has the schedule's.
 Workaround: Scripts set the learning rate of the first step themselves. That can stay.
@@ -55,7 +55,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="WarmupCosineLR: the first step is made at the optimizer's full learning rate",
+    title="WarmupCosineLR: the first step uses the optimizer's full learning rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.3,<0.19.0"},
     changes=(

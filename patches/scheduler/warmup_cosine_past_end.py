@@ -1,8 +1,8 @@
 """WarmupCosineLR: after `total_num_steps` the learning rate rises again, up to its maximum.
 
 Why: through 0.19.2 WarmupCosineLR computes the cosine beyond `total_num_steps`: the learning rate climbs back to its
-    maximum within as many steps as it fell, then falls again. Jobs get there that train a few more steps than planned,
-    or resume for another epoch. With `total_num_steps` equal to `warmup_num_steps` the first step after the warm-up is
+    maximum within as many steps as it fell, then falls again. Jobs that train a few more steps than planned, or resume
+    for another epoch, get there. With `total_num_steps` equal to `warmup_num_steps` the first step after the warm-up is
     a ZeroDivisionError, and with less the rate begins somewhere on that curve.
 How: progress on the cosine ends at `total_num_steps`: from there on the rate is `cos_min_ratio` of the maximum, as in
     upstream's fix.
@@ -37,7 +37,7 @@ PATCH = Patch(
             _RATIO,
             replace=_PAST,
             code=_ENDS,
-            effect="past total_num_steps the learning rate stayed at its end; it would have risen again",
+            effect="after total_num_steps the learning rate stayed at its final value (unpatched: it rises again)",
             when=f"real_total_steps == 0 or ratio_delta != 0 and math.cos({_PAST}) != math.cos({_ENDS})",
         ),
     ),

@@ -1,8 +1,8 @@
-"""WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate.
+"""WarmupLR and WarmupDecayLR: the first step uses the optimizer's full learning rate.
 
 Why: both set the learning rate when they are stepped, which the engine does after the optimizer's step, and not when
-    they are created. The first step of a training has the optimizer's own `lr` instead of `warmup_min_lr`: the largest
-    step of all, at fresh weights and moments, which is what a warm-up prevents. Nothing shows it. WarmupCosineLR:
+    they are created. The first step of training uses the optimizer's own `lr` instead of `warmup_min_lr`: the largest
+    step of all, with fresh weights and moments, which a warm-up is meant to prevent. There is no error. WarmupCosineLR:
     warmup_cosine_first_step.
 How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is created, as upstream does; loading its
     state replaces that. If the rate is still set when another schedule or engine is made with the optimizer, or this
@@ -37,7 +37,7 @@ _WHEN = (
 )
 
 PATCH = Patch(
-    title="WarmupLR and WarmupDecayLR: the first step is made at the optimizer's full learning rate",
+    title="WarmupLR and WarmupDecayLR: the first step uses the optimizer's full learning rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.15.3"},
     changes=(

@@ -1,13 +1,13 @@
-"""TiledFusedLogitsLoss: an evaluation between two steps adds to the gradients, or fails.
+"""TiledFusedLogitsLoss: an evaluation between two steps adds to the training gradients, or fails.
 
-Why: TiledFusedLogitsLoss computes gradients in its forward pass, also where none are asked for, as under
-    `torch.no_grad()`. The gradients of an evaluation are added to those of the head's weights, and the next step uses
-    them. If the head is frozen, as with LoRA, the evaluation raises RuntimeError: element 0 of tensors does not require
-    grad and does not have a grad_fn.
+Why: TiledFusedLogitsLoss computes gradients in its forward pass even where none are wanted, as under `torch.no_grad()`.
+    The gradients of an evaluation are added to those of the head's weights, and the next step uses them. If the head is
+    frozen, as with LoRA, the evaluation raises RuntimeError: element 0 of tensors does not require grad and does not
+    have a grad_fn.
 How: the gradients are computed if the hidden states require them, or if the module is in training mode and its weights
     require them. Training is as before.
 Changes: jobs that evaluate with TiledFusedLogitsLoss while they train: the head is trained with the training data
-    alone. A checkpoint that was written without the patch loads, and training goes on from there.
+    alone. A checkpoint written without the patch loads, and training continues from there.
 Workaround: Evaluations compute the loss without TiledFusedLogitsLoss, or are followed by `engine.zero_grad()`. Both can
     stay.
 """
@@ -31,14 +31,14 @@ def is_training(module: Any, of_inputs: bool, output: Any) -> bool:
     What is no module does not tell whether it is in training mode, and may train a head above frozen layers.
     """
     if not of_inputs and not output.requires_grad:
-        took_effect(__name__, "no gradients were computed in an evaluation; a RuntimeError would have come")
+        took_effect(__name__, "no gradients were computed in an evaluation (unpatched: RuntimeError)")
     elif not of_inputs and not getattr(module, "training", True):
         ran(__name__)  # the gradients of an evaluation may be discarded
     return of_inputs or (output.requires_grad and getattr(module, "training", True))
 
 
 PATCH = Patch(
-    title="An evaluation with TiledFusedLogitsLoss adds to the gradients of the training, or fails",
+    title="TiledFusedLogitsLoss: an evaluation adds to the training gradients, or fails",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": "==0.17.4"},
     changes=(

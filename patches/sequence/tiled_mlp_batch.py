@@ -1,7 +1,7 @@
 """TiledMLP and sequence_tiled_compute: wrong gradients with more than one sample per batch.
 
 Why: the backward pass of the tiled computations in 0.17.0 to 0.17.2 cuts the sequence into tiles, but takes each tile's
-    gradient as a slice of the flat memory. With one sample per batch that is the tile's place. With more, it is the
+    gradient as a slice of the flat memory. With one sample per batch that is the right place. With more, it is the
     place of another sample's tokens: each token gets the gradient of another. The forward pass, and so the loss, is
     correct. (TiledLoss cuts in the same way, but its forward pass already ends with a RuntimeError.)
 How: the gradients are cut along the sequence, as the inputs are.
@@ -41,7 +41,7 @@ def _in_tokens(target: str, tiles: str) -> Edit:
         target,
         replace=f"{tiles}[0].numel()",
         code=f"{tiles}[0].shape[1]",
-        effect="each token got its own gradient; it would have been that of another token",
+        effect="each token got its own gradient (unpatched: another token's)",
         when=f"len({tiles}) > 1 and {tiles}[0].shape[0] > 1",
     )
 

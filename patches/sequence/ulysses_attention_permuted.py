@@ -2,15 +2,15 @@
 
 Why: from 0.12.4 to 0.14.4 one all-to-all replaces a list of tensors, and what it exchanges is reshaped as if the batch
     had one sample. Sequence-first (as Megatron-DeepSpeed has it), the way back from heads to positions, in forward and
-    backward, gives each sample heads of others: nothing fails. Batch-first, the same end as a RuntimeError (shape is
+    backward, gives each sample other samples' heads: nothing fails. Batch-first, the same raises RuntimeError (shape is
     invalid). 0.14.4 fixes the wrong dimension: sequence-first with several samples stays wrong, and batch-first with
     one sample, which was right before, is wrong as well.
-How: the ranks' parts are split off and put back along the dimensions that the caller names, as through 0.12.3 and since
+How: the ranks' parts are split and joined along the dimensions that the caller names, as through 0.12.3 and since
     0.14.5. One exchange of the same size as before; the same numbers where they were right.
 Changes: jobs with the layouts above: all that attention computes. A model trained without the patch has learned with
     mixed-up heads: its checkpoint loads, but that training has to be restarted.
-Workaround: Scripts train with one sample per micro-batch, sequence-first. It can stay. What puts mixed-up heads
-    back into their places has to go.
+Workaround: Scripts train with one sample per micro-batch, sequence-first. It can stay. Code that puts mixed-up heads
+    back into their places must be removed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""vocab_sequence_parallel_cross_entropy: labels of -100 have no part in the loss, but a gradient.
+"""vocab_sequence_parallel_cross_entropy: labels of -100 get a gradient although they are not part of the loss.
 
 Why: the loss of such a label is 0, as `nll_loss` ignores it. The backward pass does not: the logits of that position
     get the gradient of a label 100 before the end of the vocabulary, and the model learns from prompts and padding.
     With a vocabulary of fewer than 100 words it raises IndexError.
 How: the gradient of such positions is 0, as with `cross_entropy`. The others are the same, bit by bit.
-Changes: jobs that mask labels with -100. A checkpoint that was written without the patch loads, and training goes on
-    with the loss's own gradient.
+Changes: jobs that mask labels with -100. A checkpoint written without the patch loads, and training continues with the
+    loss's own gradient.
 Workaround: Scripts multiply the losses by a mask before they sum them up, or replace the labels as well. Both can stay.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BACKWARD = "deepspeed.sequence.cross_entropy:_VocabSequenceParallelCrossEntropy.backward"
 
 PATCH = Patch(
-    title="vocab_sequence_parallel_cross_entropy: labels of -100 have a gradient",
+    title="vocab_sequence_parallel_cross_entropy: labels of -100 get a gradient",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.0,<0.19.8"},
     changes=(

@@ -1,8 +1,8 @@
 """vocab_sequence_parallel_cross_entropy: the loss is inf where a label's probability is too small for the dtype.
 
 Why: the loss is `softmax(logits).log()`. A probability below the smallest number of the dtype is 0, and its logarithm
-    -inf: in fp32 where a label's logit is 104 below the largest, in fp16 17. A denormal number has few digits.
-    The gradient is right, so that training goes on unless the script looks at the loss.
+    -inf: in fp32 where a label's logit is 104 below the largest, in fp16 17. A denormal number has few digits. The
+    gradient is correct, so training continues unless the script checks the loss.
 How: the loss is `log_softmax(logits)`, as in `cross_entropy`. Other losses are the same within rounding, and gradients
     bit by bit.
 Changes: the loss that a job logs, and by which it may skip or end steps. No checkpoint changes.

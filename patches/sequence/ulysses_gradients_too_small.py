@@ -1,4 +1,4 @@
-"""Ulysses sequence parallelism without ZeRO: gradients too small by the number of ranks that share a sequence.
+"""Ulysses sequence parallelism without ZeRO: gradients are too small by a factor of the sequence-parallel size.
 
 Why: ranks that share a sequence each have a part of its gradient, so that their gradients are added, and only the sums
     of different sequences are averaged. ZeRO-1 and ZeRO-2 do so; without ZeRO, and with DeepSpeed's bf16 optimizer at
@@ -9,8 +9,8 @@ How: after the exchange the gradients are multiplied by the sequence-parallel si
 Changes: jobs with an `mpu` that has a sequence-parallel size above 1 and without ZeRO, or with bf16 and ZeRO-1 and
     fp32 accumulation. A checkpoint loads; a learning rate that was raised to make up for the bug has to be lowered.
 Workaround: Scripts that multiply the loss, the gradients or, with SGD, the learning rate by the sequence-parallel size
-    have to stop: it cannot be told from what is intended. `engine.gradient_average = False`, which makes the engine add
-    gradients up, can stay.
+    have to stop: this cannot be distinguished from intended scaling. `engine.gradient_average = False`, which makes the
+    engine add gradients up, can stay.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def add_of_sequence(engine: Any, gradients: list[Any]) -> None:
 
     dense = [each for each in gradients if isinstance(each, torch.Tensor) and not each.is_sparse]
     if dense:
-        took_effect(__name__, "gradients of ranks that share a sequence were added; they would have been averaged")
+        took_effect(__name__, "gradients of ranks that share a sequence were added (unpatched: averaged)")
     for each in dense:
         each.mul_(engine.sequence_parallel_size)
 
 
 PATCH = Patch(
-    title="Ulysses without ZeRO: gradients too small by the sequence-parallel size",
+    title="Ulysses without ZeRO: gradients are too small by a factor of the sequence-parallel size",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.3"},
     changes=(

@@ -1,13 +1,13 @@
 """Ulysses sequence parallelism: load_checkpoint raises IndexError on every rank but the first of its group.
 
-Why: the engine takes a rank's place in its sequence-parallel group for its place in a tensor-parallel one, whose size
+Why: the engine uses a rank's place in its sequence-parallel group as its place in a tensor-parallel group, whose size
     it knows to be 1. It looks for the second, third, … shard of the model in a list of one: IndexError, list index out
     of range. It also puts that place into the names of ZeRO's files, so that a checkpoint of a job with another
     sequence-parallel size, or without any, has other names.
 How: without tensor parallelism the model is read from its only shard. A rank reads its own ZeRO file as before; where
     it does not exist, the one with the name that it has without sequence parallelism, which later releases always use.
     What is written keeps its names. Files of experts (MoE) are looked for as before.
-Workaround: Scripts replace the mpu's `get_model_parallel_rank` by a function that returns 0. It can stay, and may go:
+Workaround: Scripts replace the mpu's `get_model_parallel_rank` by a function that returns 0. It can stay or be removed:
     files with either name are found.
 """
 
@@ -31,7 +31,7 @@ def or_without_sequence_parallelism(engine: Any, names: list[str], directory: st
         return names
     others = engine._get_mp_rank_zero_checkpoint_names(directory, tag, 0, len(names), bf16)
     if any(not os.path.exists(name) and os.path.exists(other) for name, other in zip(names, others)):
-        took_effect(__name__, "ZeRO's files were found under the names without sequence parallelism")
+        took_effect(__name__, "ZeRO's files were found under their names without sequence parallelism")
     return [other if not os.path.exists(name) and os.path.exists(other) else name for name, other in zip(names, others)]
 
 
@@ -46,7 +46,7 @@ PATCH = Patch(
             before="load_path, checkpoint, _ = sd_loader.load(self.mp_world_size, mp_rank, "
             "is_pipe_parallel=is_pipe_parallel)",
             code="mp_rank = mp_rank if self.mp_world_size > 1 else 0",
-            effect="the model's only shard was loaded; an IndexError would have come",
+            effect="the model's only shard was loaded (unpatched: IndexError)",
             when="self.mp_world_size == 1 and mp_rank > 0",
         ),
         Edit(

@@ -1,14 +1,14 @@
-"""Ulysses DistributedAttention with overlap (`sp_stream`): gradients of queries and keys are those of other places.
+"""Ulysses DistributedAttention with overlap (`sp_stream`): gradients of queries and keys are in the wrong places.
 
 Why: with a stream for communication, the backward pass starts the exchange of the gradients of queries and keys, and
-    returns what it receives before it has arrived and in the order in which it arrives. A hook is to wait, and to put
-    the values into their places; it does so with a copy, which it drops. Since 0.16.3 the weights before the attention
-    are trained with these gradients; up to 0.16.2 their shape has five dimensions, which autograd refuses:
+    returns the receive buffer before the data have arrived, in the order in which they arrive. A hook should wait and
+    put the values in their places; it does so on a copy that it drops. Since 0.16.3 the weights before the attention
+    are trained with these gradients; up to 0.16.2 their shape has five dimensions, which autograd rejects:
     RuntimeError, _SeqAllToAllBackward returned an invalid gradient.
 How: the hook waits for the exchange, and what it returns is used. It is registered on a view of the queries, or keys,
-    that only this exchange uses, so that gradients from elsewhere are added to and not replaced. Without `sp_stream`
+    that only this exchange uses, so that gradients from elsewhere are added and not replaced. Without `sp_stream`
     nothing changes. With it, an evaluation without gradients no longer raises AttributeError, and the backward pass no
-    AssertionError with newer torch, for which a stream is not unequal to None.
+    AssertionError with newer torch, in which a stream does not compare unequal to None.
 Changes: jobs with `sp_stream`: the gradients of queries and keys, and of all that they are computed from. A model
     trained without the patch has learned from wrong gradients: its checkpoint loads, but that training has to be
     restarted.
@@ -86,7 +86,7 @@ PATCH = Patch(
             _FORWARD,
             replace=f"grad = list(grad)\ngrad[0] = {_LATER}\ngrad = tuple(grad)",
             code=f"return {_LATER}.reshape(grad.shape)",
-            effect="gradients of queries or keys were put into their places; they would have been mixed up",
+            effect="gradients of queries or keys were put in their places (unpatched: mixed up)",
             when="dist.get_world_size(self.spg) > 1",
         ),
         _hook("query"),

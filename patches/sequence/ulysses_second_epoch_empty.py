@@ -1,12 +1,13 @@
 """UlyssesSPDataLoaderAdapter: from the second epoch on there are no batches, and nothing is trained.
 
-Why: through 0.17.4 the adapter makes one iterator over its DataLoader, when it is created. The first epoch uses it up,
-    and each further one ends at once, without an error: a job of three epochs trains one.
+Why: through 0.17.4 the adapter creates one iterator over its DataLoader, when it is created itself. The first epoch
+    exhausts it, and each further one ends at once, without an error: a job of three epochs trains one.
 How: when the DataLoader has ended, the next epoch iterates over it again. Unlike in upstream's fix, the new iterator is
-    made with the first batch of that epoch, so that a `set_epoch` before it counts and no workers start in vain.
+    made with the first batch of that epoch, so that a `set_epoch` before it takes effect and no workers start
+    needlessly.
 Changes: jobs of several epochs with the adapter train all of them, also when they resume from a
     checkpoint. The first epoch does not change.
-Workaround: Before each epoch, scripts create the adapter anew or set its `iter` to `iter(adapter.dl)`. Both can stay.
+Workaround: Before each epoch, scripts create a new adapter or set its `iter` to `iter(adapter.dl)`. Both can stay.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ADAPTER = "deepspeed.runtime.sequence_parallel.ulysses_sp:UlyssesSPDataLoaderAd
 
 def again(loader: Any) -> Iterator[Any]:
     """An iterator over the loader that begins with the first batch that is asked of it."""
-    took_effect(__name__, "a further epoch had its batches; it would have had none")
+    took_effect(__name__, "a further epoch had its batches (unpatched: none)")
     yield from loader
 
 

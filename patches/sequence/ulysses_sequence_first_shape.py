@@ -2,12 +2,12 @@
 
 Why: from 0.16.3 to 0.19.6 what comes back from the second all-to-all has the right values in the right order, but is
     given the shape that the first one would have batch-first. The backward pass of the first all-to-all does the same
-    to the gradients of queries, keys and values, which autograd refuses: RuntimeError, _SeqAllToAll… returned an
+    to the gradients of queries, keys and values, which autograd rejects: RuntimeError, _SeqAllToAll… returned an
     invalid gradient. Where a rank's heads are no multiple of the ranks, the forward pass fails: shape is invalid.
 How: the result has the shape [positions, samples, heads, …] of a rank's inputs, as since 0.19.7. Batch-first is
     unchanged. With `sp_stream` the gradients of queries and keys are not: their order is wrong there as well, which
     the exception prevents from being trained.
-Workaround: Scripts turn queries, keys and values around, to batch-first, and the output back; those that only evaluate
+Workaround: Scripts transpose queries, keys and values to batch-first, and the output back; those that only evaluate
     reshape the output. Both can stay.
 """
 
@@ -34,7 +34,7 @@ PATCH = Patch(
             code="if batch_dim_idx != 0 and scatter_idx < 2 and not async_op:\n"
             "    post_all2all_res_shape = [input.shape[0] // seq_world_size, input.shape[1],\n"
             "                              input.shape[2] * seq_world_size, input.shape[3]]",
-            effect="the output of the all-to-all got its own shape; it would have had that of batch-first",
+            effect="the output of the all-to-all got its own shape (unpatched: the batch-first shape)",
             when="batch_dim_idx != 0 and scatter_idx < 2 and not async_op and list(post_all2all_res_shape) != ["
             "input.shape[0] // seq_world_size, input.shape[1], input.shape[2] * seq_world_size, input.shape[3]]",
         ),

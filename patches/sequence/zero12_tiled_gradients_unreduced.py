@@ -1,10 +1,10 @@
 """TiledMLP and other tiled computation with ZeRO-2, or ZeRO-1 and overlap_comm: gradients are not averaged.
 
 Why: tiled computation runs one backward pass per tile and tells ZeRO that a parameter's gradient is complete only after
-    the last one. From 0.17.0 to 0.18.5 ZeRO copies the incomplete gradients into its bucket all the same, but leaves
-    them off the list from which it computes each gradient's place in the bucket. So it averages other parts of the
-    bucket: on several ranks the tiled parameters, and all that follow in the same bucket, are updated with one rank's
-    gradient, divided by the number of ranks, or with a mixture. The loss is correct, and nothing fails.
+    the last one. From 0.17.0 to 0.18.5 ZeRO copies the incomplete gradients into its bucket anyway, but omits them from
+    the list from which it computes each gradient's place in the bucket. So it averages other parts of the bucket: on
+    several ranks the tiled parameters, and all that follow in the same bucket, are updated with one rank's gradient,
+    divided by the number of ranks, or with a mixture. The loss is correct, and nothing fails.
 How: an incomplete gradient is not copied into the bucket, as since 0.18.6. It stays in `.grad`, where the next tile
     adds to it. Less is copied; what is computed and communicated is the same.
 Changes: jobs on several ranks that tell ZeRO which parameters are tiled (`compute_params`): the gradients of these
@@ -26,7 +26,7 @@ _FILL = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.reduce_inde
 _INCOMPLETE = "if not getattr(param, 'ds_grad_is_ready', True):\n    return"
 
 PATCH = Patch(
-    title="TiledMLP, sequence_tiled_compute + ZeRO-2 (ZeRO-1: overlap_comm): gradients are not averaged over the ranks",
+    title="TiledMLP, sequence_tiled_compute + ZeRO-2 (ZeRO-1: overlap_comm): gradients are not averaged across ranks",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.0,<0.18.6"},
     changes=(
@@ -34,7 +34,7 @@ PATCH = Patch(
             _FILL,
             before="param_id = self.get_param_id(param)",
             code=_INCOMPLETE,
-            effect="gradients of single tiles stayed out of the bucket; they would have displaced others",
+            effect="gradients of single tiles stayed out of the bucket (unpatched: they displace others)",
             when="not getattr(param, 'ds_grad_is_ready', True)"
             " and dist.get_world_size(group=self.dp_process_group) > 1",
         ),

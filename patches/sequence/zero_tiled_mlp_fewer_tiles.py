@@ -1,13 +1,13 @@
-"""ZeRO and TiledMLP with fewer tiles than shards: gradients are not averaged over the ranks, or are lost.
+"""ZeRO and TiledMLP with fewer tiles than shards: gradients are not averaged across ranks, or are lost.
 
-Why: `torch.chunk` makes fewer tiles than it is asked for where the last ones would be empty: three of 5 tokens for 4
-    shards, 63 of 1000 for 64. The backward pass of TiledMLP tells ZeRO that the gradients are complete at the tile that
-    has the number `shards`, which does not exist. So ZeRO never reduces the gradients of the tiled weights. ZeRO-1 and
-    ZeRO-2 train them with each rank's own gradient, ZeRO-3 not at all. The loss is correct, and nothing fails.
-How: the gradients are complete at the last tile that there is. Each rank then reduces them once in each backward pass,
+Why: `torch.chunk` makes fewer tiles than requested if the last ones would be empty: three for 5 tokens and 4 shards, 63
+    for 1,000 tokens and 64 shards. The backward pass of TiledMLP tells ZeRO that the gradients are complete at the tile
+    that has the number `shards`, which does not exist. So ZeRO never reduces the gradients of the tiled weights. ZeRO-1
+    and ZeRO-2 train them with each rank's own gradient, ZeRO-3 not at all. The loss is correct, and nothing fails.
+How: the gradients are complete at the last existing tile. Each rank then reduces them once in each backward pass,
     however many tiles it has.
-Changes: jobs with ZeRO whose numbers of tokens make fewer tiles than shards: the tiled weights are trained with the
-    gradient of all ranks. A checkpoint written without the patch loads, and training goes on with this gradient.
+Changes: jobs with ZeRO whose token counts make fewer tiles than shards: the tiled weights are trained with the gradient
+    of all ranks. A checkpoint written without the patch loads, and training continues with this gradient.
 Workaround: Scripts pad the sequence to a multiple of the shards, or pass the number of tiles that `torch.chunk` makes.
     Both can stay.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BACKWARD = "deepspeed.runtime.sequence_parallel.ulysses_sp:TiledMLP.backward"
 
 PATCH = Patch(
-    title="TiledMLP + ZeRO with fewer tiles than shards: gradients are not averaged over the ranks, or are lost",
+    title="TiledMLP + ZeRO with fewer tiles than shards: gradients are not averaged across ranks, or are lost",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.0"},
     changes=(
@@ -32,7 +32,7 @@ PATCH = Patch(
             _BACKWARD,
             replace="i + 1 < shards",
             code="i + 1 < len(x_shards)",
-            effect="the gradients of tiled weights were complete at the last tile; ZeRO would never have reduced them",
+            effect="the gradients of tiled weights were complete at the last tile (unpatched: never reduced)",
             # what ZeRO-3 and ZeRO-1 or 2 set on a parameter
             when="i + 1 == len(x_shards) < shards"
             " and any(hasattr(p, 'ds_id') or hasattr(p, 'grad_accum') for p in compute_params)",

@@ -1,10 +1,10 @@
-"""AutoTP of Falcon: the fused attention weight is divided in another model's order, the output is wrong.
+"""AutoTP of Falcon: the fused attention weight is split in another model's layout; wrong output.
 
 Why: `init_inference` with tensor parallelism looks up the order of a fused weight by the names of the layer's classes.
     "DecoderLayer", with all queries, then all keys, then all values, was added in 0.12.6, and is part of Falcon's name;
     an entry for Falcon was added in 0.13.0, but "DecoderLayer" comes first. Falcon's weight has the queries, the key
     and the value of one group of heads after another. Each rank computes with rows of other groups; no error shows it,
-    unless a third of the rows does not fit the ranks.
+    unless a third of the rows cannot be divided by the number of ranks.
 How: a layer with FalconDecoderLayer in its name is divided by groups, as through 0.12.5 and since 0.13.2. Other layers
     are looked up as before. Falcon-7B, whose heads share one key and value, fits no order, before and after.
 Changes: the output of Falcon models under tensor parallelism without kernel injection. No checkpoint is concerned.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PREPARE = "deepspeed.module_inject.fusedqkv_utils:prepare_tp_fused_qkvw"
 
 PATCH = Patch(
-    title="AutoTP of Falcon: the fused qkv weight is split as GLM's, the output is wrong",
+    title="AutoTP of Falcon: the fused qkv weight is split in GLM's layout; wrong output",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.6,<0.13.2"},
     changes=(
@@ -33,7 +33,7 @@ PATCH = Patch(
             _PREPARE,
             before="for module_name, fused_type in fused_type_dict.items():\n    ...",
             code='if "FalconDecoderLayer" in module_str:\n    return _bloom_type_transpose(src, mp_size)',
-            effect="a fused weight was split as Falcon's; it would have been split as GLM's",
+            effect="a fused weight was split in Falcon's layout (unpatched: in GLM's)",
             when='"FalconDecoderLayer" in module_str',
         ),
     ),

@@ -1,4 +1,4 @@
-"""AutoTP: no fused attention weight is recognized, all are divided in BLOOM's order: wrong output of MPT and others.
+"""AutoTP: no fused attention weight is recognized; all are split in BLOOM's layout: wrong output of MPT and others.
 
 Why: 0.13.2 compares names the wrong way round: it looks for the layer's whole description in each of the names that it
     knows, and never finds it. All fused weights are then divided in BLOOM's order, with one warning. The output of
@@ -8,7 +8,7 @@ How: the known names are looked for in the description, as since 0.13.5. Layers 
     with `multi_query=False`. From 0.13.5 on their output is wrong, and the last ends with a shape error.
 Changes: the output of such models under tensor parallelism without kernel injection. No checkpoint is concerned.
 Workaround: Scripts wrap `prepare_tp_fused_qkvw` in `deepspeed.module_inject.auto_tp` to pass the layer's name alone
-    ("MptBlock"), or turn the comparison round in the installed file. Both can stay. A weight that the script itself has
+    ("MptBlock"), or reverse the comparison in the installed file. Both can stay. A weight that the script itself has
     put in BLOOM's order must be left as it is.
 """
 
@@ -43,7 +43,7 @@ def recognized(names: Iterable[str], description: str) -> list[str]:
 
 
 PATCH = Patch(
-    title="AutoTP: all fused qkv weights are split as BLOOM's, the output of MPT, GLM, Qwen and others is wrong",
+    title="AutoTP: fused qkv weights of MPT, GLM, Qwen and others are split in BLOOM's layout; wrong output",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.2,<0.13.5"},
     changes=(

@@ -1,13 +1,13 @@
 """AutoTP of MPT with the model's own code (trust_remote_code): a shape error in its attention.
 
-Why: `init_inference` with tensor parallelism divides the numbers of heads and widths that a layer notes by the ranks,
-    as it does its weights. Through 0.12.4 it knows neither `kv_n_heads` nor `d_model`, by which MPT's attention divides
-    what its fused weight computes.
+Why: `init_inference` with tensor parallelism divides the numbers of heads and the widths that a layer stores by the
+    number of ranks, like its weights. Through 0.12.4 it knows neither `kv_n_heads` nor `d_model`, by which MPT's
+    attention divides what its fused weight computes.
 How: both are divided in a module that has `kv_n_heads`, as since 0.12.5. 0.12.5 divides every module's `d_model`; the
     patch leaves that of other models as it is.
 Workaround: Scripts divide `kv_n_heads` and `d_model` of the attention before `init_inference`, or set them after it to
-    the model's numbers divided by the ranks. Both can stay. What divides, after it, the numbers that the attention
-    notes by then must go, as with 0.12.5. With names added in the installed file the patch is not applied.
+    the model's numbers divided by the ranks. Both can stay. Code that divides the attention's own numbers after it must
+    be removed, as with 0.12.5. With names added in the installed file the patch is not applied.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def divide_kv_heads(module: Any, ranks: int) -> None:
     width, heads, size = (getattr(module, name, 0) for name in ("d_model", "n_heads", "head_dim"))
     if width and width == heads * size:  # of the heads divided already
         return
-    took_effect(__name__, "kv_n_heads and d_model were divided by the ranks; a shape error would have come")
+    took_effect(__name__, "kv_n_heads and d_model were divided across ranks (unpatched: shape error)")
     for name in ("kv_n_heads", "d_model"):
         if hasattr(module, name):
             setattr(module, name, get_shard_size(getattr(module, name), ranks))
 
 
 PATCH = Patch(
-    title="AutoTP of MPT (trust_remote_code): shape error, kv_n_heads and d_model are not divided by the ranks",
+    title="AutoTP of MPT (trust_remote_code): shape error; kv_n_heads and d_model are not divided across ranks",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.12.5"},
     changes=(

@@ -1,9 +1,9 @@
 """MoE with Tutel and tensor parallelism: experts compute on parts of several tokens put together.
 
-Why: tensor-parallel ranks hold the same tokens, and `MOELayer` has each of them pass a part of the places in the
+Why: tensor-parallel ranks hold the same tokens, and in `MOELayer` each of them passes a part of the places in the
     experts' buffer to the experts. The places are the buffer's second dimension. Tutel's buffer has all experts' places
-    in the first one, and the second is the width: each rank takes a part of every token, and the experts take these
-    parts for whole tokens. The sizes fit, and no error shows it.
+    in the first one, and the second is the width: each rank takes a part of every token, and the experts treat these
+    parts as whole tokens. The sizes fit, so there is no error.
 How: Tutel's buffer gets the dimensions experts, places, width, as since 0.19.4. Without tensor parallelism, and with
     tensor-parallel experts through 0.13.5, it has the same contents in the same order for what follows.
     As without Tutel, the capacity has to be a multiple of the tensor-parallel ranks: an AssertionError says so, where

@@ -1,4 +1,4 @@
-"""ZeRO-1 and ZeRO-2 on CPU ranks: RuntimeError "Output 0 of Split is a view and is being modified inplace".
+"""ZeRO-1/2 on CPU ranks: RuntimeError "Output 0 of Split is a view and is being modified inplace".
 
 Why: 0.18.7 to 0.18.9 build the flat buffer of the parameters from the parameters themselves, and autograd records it:
     the buffer is the output of an operation. `step` gathers the updated partitions into it, which the gloo backend does
@@ -24,7 +24,7 @@ _FLATTEN = "self.flatten_dense_tensors_aligned(self.round_robin_bit16_groups[i],
 _MESSAGE = "Output 0 of Split"
 
 PATCH = Patch(
-    title="ZeRO-1 and ZeRO-2 on CPU ranks: RuntimeError, Output 0 of Split is a view and is being modified inplace",
+    title="ZeRO-1/2 on CPU ranks: RuntimeError, Output 0 of Split is a view and is being modified inplace",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.18.7,<0.19.0"},
     changes=(
@@ -32,7 +32,7 @@ PATCH = Patch(
             _INIT,
             before="self.bit16_groups_flat.append(flattened_buffer)",
             code="flattened_buffer = flattened_buffer.detach()",
-            effect="the buffer of the parameters was detached; step would have failed",
+            effect="the buffer of the parameters was detached (unpatched: RuntimeError in step)",
             when="flattened_buffer.grad_fn is not None and flattened_buffer.device.type == 'cpu'"
             " and dist.get_world_size(group=self.real_dp_process_group[i]) > 1",
         ),

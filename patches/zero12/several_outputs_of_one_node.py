@@ -1,8 +1,8 @@
-"""0.18.3: TypeError in _backward_prologue_per_tensor, if the model returns several outputs of one chunk, split, unbind.
+"""0.18.3: TypeError in _backward_prologue_per_tensor if the model returns several outputs of one chunk, split, unbind.
 
 Why: 0.18.3 divides the gradients of the model's outputs by the number of accumulation steps, in a hook of each output.
-    The outputs of one autograd node, as `chunk`, `split` and `unbind` return them, share it; an output that the loss
-    does not use has no gradient, and None is divided: "unsupported operand type(s) for /: 'NoneType' and 'int'".
+    The outputs of one autograd node, which `chunk`, `split` and `unbind` return, share one hook; an output that the
+    loss does not use has no gradient, and None is divided: "unsupported operand type(s) for /: 'NoneType' and 'int'".
 How: None stays None.
 Workaround: The model returns a clone of each of these outputs. That can stay.
 """
@@ -21,7 +21,7 @@ _DIVIDE = "deepspeed.runtime.engine:DeepSpeedEngine._backward_prologue_per_tenso
 _NONE = "if grad is None:\n    return grad"
 
 PATCH = Patch(
-    title="a model that returns several outputs of one chunk, split or unbind: TypeError in the backward pass",
+    title="A model that returns several outputs of one chunk(), split() or unbind(): TypeError in the backward pass",
     severity=Severity.CRASH,
     affects={"deepspeed": "==0.18.3"},
     changes=(
@@ -29,7 +29,7 @@ PATCH = Patch(
             _DIVIDE,
             before="return grad / self.gradient_accumulation_steps()",
             code=_NONE,
-            effect="an output without gradient was left alone; a TypeError would have come",
+            effect="an output without a gradient was skipped (unpatched: TypeError)",
             when="grad is None",
         ),
     ),

@@ -1,12 +1,12 @@
-"""ZeRO-1 and ZeRO-2: a bucket that several streams fill is reduced before all of them have written it.
+"""ZeRO-1/2: a bucket filled by several streams is reduced before all of them have written to it.
 
 Why: with recent PyTorch (seen with 2.13) and DeepSpeed 0.16.6 and newer, a gradient is copied into the bucket on the
-    stream that its layer was computed on (`torch.compile`, models that use streams of their own). Before a full bucket
-    is averaged, only the stream that is current by then is waited for: what the others have not yet written is taken
-    from what the buffer held before, often another bucket's averaged gradients. 0.19.3 waits for all streams, but only
-    with `overlap_comm`; 0.19.8 also with optimizer offload.
-How: a gradient's stream waits for the one of the gradient before it, if that is another one, before it copies. Backward
-    passes on one stream wait for nothing more.
+    stream that its layer was computed on (`torch.compile`, models with their own streams). Before a full bucket is
+    averaged, only the then current stream is waited for: what the others have not yet written is whatever the buffer
+    held before, often another bucket's averaged gradients. 0.19.3 waits for all streams, but only with `overlap_comm`;
+    0.19.8 also with optimizer offload.
+How: before it copies, a gradient's stream waits for the previous gradient's stream if that is a different one. Backward
+    passes on one stream have no additional waits.
 Changes: the steps in which a bucket was reduced too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients.
 Workaround: None in the script; running all layers on one stream helps.
@@ -32,7 +32,7 @@ def wait_for_previous_gradient(optimizer: Any, accelerator: Any) -> None:
     optimizer._dsfix_gradient_stream = current
     if current != previous and not accelerator.resolves_data_dependency():
         if _fills(optimizer):
-            took_effect(__name__, "a gradient waited for the stream of the one before it in the bucket")
+            took_effect(__name__, "a gradient waited for the stream of the previous one in the bucket")
         current.wait_stream(previous)
 
 

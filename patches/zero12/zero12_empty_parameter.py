@@ -1,14 +1,14 @@
-"""ZeRO-1 and ZeRO-2 with a trainable parameter of no elements: AssertionError at the start, or KeyError in backward.
+"""ZeRO-1/2 with an empty trainable parameter: AssertionError at the start, or KeyError in the backward pass.
 
-Why: a parameter without elements ends where it begins. Inside a partition it counts as a part of it with length 0,
-    which is rejected: "fragment start … should be < fragment_end …". At the end of a parameter group it is in no
-    partition, so its gradient has no destination: KeyError in `average_tensor`. If it is the first of a partition, or
-    these two are fixed, fp16 and any optimizer offload compute its largest element when they check for overflow (0.13.3
-    and later). Such parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
-How: no fragment is made for a parameter without elements, and one that is in no partition is not reduced; without
-    elements nothing overflows. The first of a partition now counts in the numbering of its gradients:
-    `safe_get_full_grad` of the others returned the neighbour's. Those in a partition are still reduced, because
-    `ignore_unused_parameters: false` needs every gradient.
+Why: an empty parameter ends where it begins. Inside a partition it counts as a part of it with length 0, which is
+    rejected: "fragment start … should be < fragment_end …". At the end of a parameter group it is in no partition, so
+    its gradient has no destination: KeyError in `average_tensor`. If it is the first of a partition, or these two are
+    fixed, fp16 and any optimizer offload compute its largest element when they check for overflow (0.13.3 and later).
+    Empty parameters come from layers of width 0 and from placeholders; plain PyTorch accepts them.
+How: no fragment is made for an empty parameter, and one that is in no partition is not reduced; the overflow check
+    skips it. The first of a partition now counts in the numbering of its gradients: `safe_get_full_grad` of the others
+    returned the neighbour's. Those in a partition are still reduced, because `ignore_unused_parameters: false` needs
+    every gradient.
 Workaround: Scripts freeze parameters without elements, or leave them out. Both can stay.
 """
 
@@ -28,7 +28,7 @@ _OVERLAP = "partition_start <= current_offset < partition_end or current_offset 
 _APPEND = "param_and_offset_list.append((lp_param, current_offset))"
 
 PATCH = Patch(
-    title="ZeRO-1/2: AssertionError or KeyError for a trainable parameter without elements",
+    title="ZeRO-1/2: AssertionError or KeyError for an empty trainable parameter",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.19.6"},
     changes=(
@@ -36,7 +36,7 @@ PATCH = Patch(
             f"{_OPTIMIZER}.reduce_independent_p_g_buckets_and_remove_grads",
             before="grad_reduc = self.get_gradient_for_reduction(param)",
             code="if not param.numel() and self.get_param_id(param) not in self.param_to_partition_ids[i]:\n    return",
-            effect="a parameter without elements was not reduced; a KeyError would have come",
+            effect="an empty parameter was not reduced (unpatched: KeyError)",
             when="not param.numel() and self.contiguous_gradients and self.reduce_scatter"
             " and self.get_param_id(param) not in self.param_to_partition_ids[i]",
         ),
@@ -45,7 +45,7 @@ PATCH = Patch(
             _LINK,
             replace=_APPEND,
             code=f"if lp_param.numel() > 0:\n    {_APPEND}",
-            effect="a parameter without elements was left out; an AssertionError would have come",
+            effect="an empty parameter was left out (unpatched: AssertionError)",
             when="not lp_param.numel() and current_offset > partition_start",
         ),
         Edit(f"{_OPTIMIZER}._has_inf_or_nan", replace="x.float()", code="(x if x.numel() else x.new_zeros(1)).float()"),

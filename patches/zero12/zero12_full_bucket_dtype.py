@@ -1,10 +1,10 @@
-"""ZeRO-1 and ZeRO-2 with gradients sent in a dtype other than the parameters': KeyError at the first full bucket.
+"""ZeRO-1/2 with gradients sent in a dtype other than the parameters': KeyError at the first full bucket.
 
-Why: 0.17.2 to 0.18.0 keep one bucket per communication dtype. When one is full its fill is logged, but looked up by the
-    parameter's dtype. Where the two differ this is a KeyError: with `communication_data_type`, with `torch_autocast`,
-    and with sequence parallelism, which sends gradients in fp32 by default. A model whose gradients all fit into one
-    bucket is not affected.
-How: the fill of all buckets is logged, as everywhere else.
+Why: 0.17.2 to 0.18.0 keep one bucket per communication dtype. When one is full, its fill level is logged, but looked up
+    by the parameter's dtype. Where the two differ this is a KeyError: with `communication_data_type`, with
+    `torch_autocast`, and with sequence parallelism, which sends gradients in fp32 by default. A model whose gradients
+    all fit into one bucket is not affected.
+How: the fill level of all buckets is logged, as everywhere else.
 Workaround: The config sets `communication_data_type` to the dtype of the parameters. That can stay.
 """
 
@@ -31,7 +31,7 @@ PATCH = Patch(
             _ADD,
             replace=_BEFORE.format(", param.dtype"),
             code=_BEFORE.format(""),
-            effect="the fill of all buckets was logged; KeyError for the parameter's dtype would have come",
+            effect="the fill level of all buckets was logged (unpatched: KeyError for the parameter's dtype)",
             when="param.dtype not in self.ipg_buckets",
         ),
         Edit(_ADD, replace=_AFTER.format(", param.dtype"), code=_AFTER.format("")),

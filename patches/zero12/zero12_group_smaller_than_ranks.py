@@ -1,8 +1,8 @@
-"""ZeRO-1 and ZeRO-2 with a parameter group of fewer elements than ranks: IndexError in get_flat_partition.
+"""ZeRO-1/2 with a parameter group with fewer elements than ranks: IndexError in get_flat_partition.
 
-Why: to see whether a group is Muon's, 0.17.6 to 0.18.2 read the first parameter of this rank's part of it, whichever
-    optimizer there is. A rank beyond the end of a small group, of a scalar or a short bias, has none: "list index out
-    of range" at the end of the first backward pass, on that rank alone; the others wait for it.
+Why: to see whether a group is Muon's, 0.17.6 to 0.18.2 read the first parameter of this rank's part of it, whatever the
+    optimizer. A rank beyond the end of a small group, of a scalar or a short bias, has none: "list index out of range"
+    at the end of the first backward pass, on that rank alone; the others wait for it.
 How: such a part has no parameter of Muon. It is filled with zeros, as in 0.18.3 and later; the collectives stay.
 Workaround: Scripts put such parameters into a larger group. That can stay.
 """
@@ -20,7 +20,7 @@ _FLAT = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.get_flat_pa
 _FIRST = "getattr(tensor_list[0], 'use_muon', False)"
 
 PATCH = Patch(
-    title="ZeRO-1/2: IndexError in get_flat_partition for a parameter group of fewer elements than ranks",
+    title="ZeRO-1/2: IndexError in get_flat_partition for a parameter group with fewer elements than ranks",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.6,<0.18.3"},
     changes=(
@@ -29,7 +29,7 @@ PATCH = Patch(
             replace=_FIRST,
             code=f"(len(tensor_list) > 0 and {_FIRST})",
             count=2,
-            effect="a rank without a part of a parameter group went on; an IndexError would have come",
+            effect="a rank without a part of a parameter group continued (unpatched: IndexError)",
             when="not tensor_list and 'momentum_buffer' not in"
             " self.optimizer.state[self.optimizer.param_groups[param_group_idx]['params'][0]]",
         ),

@@ -1,4 +1,4 @@
-"""ZeRO-1 and ZeRO-2: the gradient norm is an ordinary number although a gradient is inf or nan.
+"""ZeRO-1/2: the reported gradient norm is finite although a gradient is inf or nan.
 
 Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is -1. Combined with the other groups' it
     counts as 1: `get_global_grad_norm()` and the monitors report an ordinary norm (1.0 for one group), and clipping
@@ -34,7 +34,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-1/2: with a gradient that is inf or nan the reported norm is finite, and clipping divides by it",
+    title="ZeRO-1/2: with an inf or nan gradient the reported norm is finite, and clipping divides by it",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.16.6,<0.19.8"},
     changes=(

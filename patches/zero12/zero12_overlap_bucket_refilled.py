@@ -1,9 +1,9 @@
-"""ZeRO-1 and ZeRO-2 with overlap_comm: a bucket is filled again before its gradients are reduced.
+"""ZeRO-1/2 with overlap_comm: a bucket is filled again before its gradients are reduced.
 
 Why: with `overlap_comm` and `contiguous_gradients` the backward pass copies gradients into two buckets in turn, and a
-    stream of its own reduces them. That stream waits for the copies, but nothing waits for the reduction: where it is
+    separate stream reduces them. That stream waits for the copies, but nothing waits for the reduction: where it is
     slower than the backward pass, a third bucket's gradients overwrite the first one's, which are then averaged in
-    their place. Losses differ from run to run, or become nan. A step that fills at most two buckets is not affected.
+    their place. Losses differ from run to run or become nan. A step that fills at most two buckets is not affected.
 How: the backward pass waits, on the device, for the previous bucket's reduction before it fills that bucket again. The
     reduction of one bucket still overlaps with filling the other.
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without

@@ -1,13 +1,13 @@
-"""ZeRO-1 and ZeRO-2 with overlap_comm: the gradient of a parameter larger than the bucket is freed while it is reduced.
+"""ZeRO-1/2 with overlap_comm: the gradient of a parameter larger than the bucket is freed while it is being reduced.
 
-Why: such a gradient is reduced where it is, by the stream of its own that `overlap_comm` reduces on, and freed by the
-    host right after the reduction was enqueued. PyTorch does not know of that stream, so the backward pass may write
-    its next gradient there before the first one is averaged: nan, or losses that differ from run to run. From 0.17.5 to
-    0.18.4 the backward pass waits for each reduction; 0.19.0 and 0.19.8 tell PyTorch of a part of the cases. Through
-    0.12.3 only jobs with another `communication_data_type`, or with optimizer offload, are affected.
-How: PyTorch is told (`record_stream`) that the reduction stream uses the gradient, so its memory is not given away
-    before that stream is done. No stream waits; the gradient's memory is free somewhat later. ZenFlow has a method of
-    its own, which is not changed.
+Why: such a gradient is reduced in place on `overlap_comm`'s reduction stream, and freed by the host right after the
+    reduction was enqueued. PyTorch does not know of that stream, so the backward pass may write its next gradient there
+    before the first one is averaged: nan, or losses that differ from run to run. From 0.17.5 to 0.18.4 the backward
+    pass waits for each reduction; 0.19.0 and 0.19.8 tell PyTorch in some cases. Through 0.12.3 only jobs with another
+    `communication_data_type`, or with optimizer offload, are affected.
+How: PyTorch is told (`record_stream`) that the reduction stream uses the gradient, so its memory is not reused before
+    that stream is done. No stream waits; the gradient's memory is free somewhat later. ZenFlow has its own method,
+    which is not changed.
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without
     the patch loads, but its weights were trained on such gradients.
 Workaround: The config sets `"overlap_comm": false`. That can stay.

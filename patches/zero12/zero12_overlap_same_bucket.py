@@ -1,10 +1,10 @@
-"""ZeRO-1 and ZeRO-2 with overlap_comm, 0.17.2 to 0.17.4: all buckets but the first are filled in the same buffer.
+"""ZeRO-1/2 with overlap_comm, 0.17.2 to 0.17.4: all buckets but the first are filled in the same buffer.
 
 Why: with `overlap_comm` and `contiguous_gradients` the backward pass fills two buffers in turn, so that one can be
     reduced meanwhile. Clearing a reduced bucket also resets the number of its buffer to 0, which is then swapped: from
     the second bucket on it is always 1. A bucket's gradients overwrite those of the previous one while these are being
-    reduced, and are averaged in their place. Losses differ from run to run, or become nan. A step that fills at most
-    two buckets is not affected.
+    reduced, and are averaged in their place. Losses differ from run to run or become nan. A step that fills at most two
+    buckets is not affected.
 How: clearing a bucket keeps its number. As a full bucket causes those of all dtypes to be reduced, the numbers of all
     are swapped. Reducing overlaps with filling the other buffer; upstream's fix waits instead (through 0.18.4).
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without

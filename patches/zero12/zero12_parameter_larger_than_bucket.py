@@ -1,4 +1,4 @@
-"""ZeRO-1 and ZeRO-2, a parameter larger than the bucket, gradients sent in another dtype: RuntimeError in backward.
+"""ZeRO-1/2, a parameter larger than the bucket, gradients sent in another dtype: RuntimeError in the backward pass.
 
 Why: a parameter with more elements than `reduce_bucket_size` is reduced without a bucket. Since 0.17.2 there is one
     bucket per communication dtype, but such a parameter is recorded under its own dtype. Where the two differ (see
@@ -30,7 +30,7 @@ PATCH = Patch(
             _ADD,
             replace="self.extra_large_param_to_reduce[param.dtype] = param",
             code="self.extra_large_param_to_reduce[self.get_param_comm_dtype(param)] = param",
-            effect="a parameter larger than the bucket was reduced; a RuntimeError would have come",
+            effect="a parameter larger than the bucket was reduced (unpatched: RuntimeError)",
             when="self.get_param_comm_dtype(param) != param.dtype",
         ),
     ),

@@ -38,7 +38,7 @@ def reduce_copy(optimizer: Any, param: Any) -> None:
     if own is not None and number != optimizer.micro_step_id:  # an earlier backward pass has reduced it
         total = own
     if total.dtype != optimizer.dtype:
-        took_effect(__name__, "gradients were averaged across the ranks; each rank would have used its own")
+        took_effect(__name__, "gradients were averaged across ranks (unpatched: each rank uses its own)")
         param.grad_accum = total.to(optimizer.dtype)
         param.grad_accum._dsfix_own = (total, optimizer.micro_step_id)
 

@@ -35,7 +35,7 @@ def accumulate(optimizer: Any, param: Any) -> None:
         return
     gradient = param.grad.to(optimizer.gradient_accumulation_dtype)
     if param.grad_accum is None:
-        took_effect(__name__, "gradients were accumulated before they were reduced; there would have been none")
+        took_effect(__name__, "gradients were accumulated before they were reduced (unpatched: there are none)")
         param.grad_accum = gradient
     else:
         param.grad_accum.add_(gradient.view(param.grad_accum.shape))
@@ -52,7 +52,7 @@ PATCH = Patch(
             before="return param.grad_accum.to(self.dtype) if param.grad_accum is not None else None",
             code="if param.grad_accum is not None and dist.get_world_size(group=self.dp_process_group) > 1:\n"
             "    param.grad_accum = param.grad_accum.to(self.dtype)",
-            effect="gradients were averaged across the ranks; each rank would have used its own",
+            effect="gradients were averaged across ranks (unpatched: each rank uses its own)",
             when="param.grad_accum is not None and param.grad_accum.dtype != self.dtype"
             " and dist.get_world_size(group=self.dp_process_group) > 1",
         ),

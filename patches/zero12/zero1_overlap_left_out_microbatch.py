@@ -1,4 +1,4 @@
-"""ZeRO-1 with overlap_comm: gradients that the last micro-batch does not contribute to are not averaged across ranks.
+"""ZeRO-1 with overlap_comm: gradients of parameters unused in the last micro-batch are not averaged across ranks.
 
 Why: with gradient accumulation, `overlap_comm` reduces each parameter when the last micro-batch's backward pass reaches
     it. A parameter that only earlier micro-batches reach (another task's head, a branch, a dropped layer) is never
@@ -71,7 +71,7 @@ def _reduce(optimizer: Any, process_group: Any, left_out: list[tuple[int, Any]])
     for (group, param), anywhere in zip(left_out, used):
         if not anywhere:
             continue
-        took_effect(__name__, "gradients of earlier micro-batches alone were reduced; they would not have been")
+        took_effect(__name__, "gradients that only earlier micro-batches have were reduced (unpatched: not reduced)")
         if optimizer.get_gradient_for_reduction(param) is None:
             if optimizer.use_grad_accum_attribute:
                 param.grad_accum = torch.zeros_like(param.data, dtype=optimizer.gradient_accumulation_dtype)
@@ -120,7 +120,7 @@ def _of_all(optimizer: Any, process_group: Any, mine: list[float]) -> list[float
 
 
 PATCH = Patch(
-    title="ZeRO-1 + overlap_comm: gradients unused in the last micro-batch are not averaged across ranks",
+    title="ZeRO-1 + overlap_comm: gradients of parameters unused in the last micro-batch are not averaged",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.0"},
     changes=(

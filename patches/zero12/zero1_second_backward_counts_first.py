@@ -1,14 +1,14 @@
-"""ZeRO-1 in fp16 or with offload, fp32 gradients: a second backward pass counts a part of the first again.
+"""ZeRO-1 in fp16 or with offload, fp32 gradients: a second backward pass adds part of the first one's gradients again.
 
-Why: after the reduction at the accumulation boundary 0.19.8 clears the gradient sum of the parameters in this rank's
-    partition alone. Another backward pass before the next forward pass (two losses of one output) adds to what is left
-    of the others, this rank's own share of the first pass, and reduces it again: with two ranks a quarter of each
-    other rank's first gradient too much. Where the second pass leaves a parameter out, only some ranks reduce it.
+Why: after the reduction at the accumulation boundary 0.19.8 clears the gradient sum only of the parameters in this
+    rank's partition. Another backward pass before the next forward pass (two losses of one output) adds to what is left
+    of the others, this rank's own share of the first pass, and reduces it again: with two ranks, a quarter of the other
+    rank's first gradient is added once more. Where the second pass leaves a parameter out, only some ranks reduce it.
     Before 0.19.8 the gradients of such a job were not reduced at all (`zero1_accumulation_dtype_unreduced`).
 How: clears the sum on all ranks.
 Changes: steps of several backward passes of one forward pass, with more than one rank. A checkpoint written without
     the patch loads; it was trained with these gradients.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add up the losses and call `backward` once. That can stay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEFT = (
 )
 
 PATCH = Patch(
-    title="ZeRO-1 in fp16 or with offload, fp32 gradients: a second backward pass counts a part of the first again",
+    title="ZeRO-1 in fp16 or with offload, fp32 gradients: a second backward pass adds part of the first again",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.19.8"},
     changes=(
@@ -42,7 +42,7 @@ PATCH = Patch(
             after=_CLEAR,
             # its sum is in the partition's buffer, on the rank that owns it
             code=f"if {_LEFT} and not self.zenflow:\n    self.clear_grad_attribute(param)",
-            effect="a gradient that had been reduced did not count again",
+            effect="an already reduced gradient was not added again",
             when=f"{_LEFT} and self._epilogue_ran_this_backward",
         ),
     ),

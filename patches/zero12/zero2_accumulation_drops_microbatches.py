@@ -5,13 +5,13 @@ Why: 0.17.6 to 0.18.2 add a micro-batch's gradients to the previous ones where `
     step uses the last one's gradient, divided by the number of all. Nothing fails; the gradient norm is silently wrong.
     ZeRO-1 and ZeRO-3 are not affected.
 How: gradients are also added where `all_grad_tensors`, which holds the sum so far, is filled. A micro-batch that the
-    script discards before the next one (`.grad = None`, any `zero_grad`) stays discarded: `torch.nn.Parameter.grad` is
-    a property meanwhile that records it. A script that reads or sets `.grad` there may discard or not: the sum so far
-    is lost as without the patch, with one warning on rank 0.
+    script discards before the next one (`.grad = None`, any `zero_grad`) stays discarded: meanwhile,
+    `torch.nn.Parameter.grad` is a property that records it. A script that reads or sets `.grad` there may or may not
+    discard: the sum so far is lost as without the patch, with one warning on rank 0.
 Changes: with n accumulation steps gradients become the mean over all micro-batches, up to n times as large, so that
     clipping may set in. A checkpoint written without the patch is intact, but its Adam moments are too small: warm the
     learning rate up again, or load only the weights.
-Workaround: Scripts add the losses of the micro-batches up, and call `backward` once, with `gradient_accumulation_steps`
+Workaround: Scripts add up the losses of the micro-batches and call `backward` once, with `gradient_accumulation_steps`
     1. That can stay.
 """
 
@@ -37,7 +37,7 @@ def begin(optimizer: Any) -> None:
     optimizer._dsfix_discards = discards = unwatch(optimizer)  # also for zero12_several_backwards_drop
     discarded = discards.certain | discards.doubtful
     if optimizer.is_gradient_accumulation_boundary and _kept(optimizer, discarded):
-        took_effect(__name__, "all micro-batches were summed; the last one alone would have been used")
+        took_effect(__name__, "all micro-batches were summed (unpatched: only the last is used)")
     if not discarded:
         return
     for group, total in optimizer.all_grad_tensors.items():

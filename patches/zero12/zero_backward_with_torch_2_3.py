@@ -1,10 +1,10 @@
 """ZeRO in 0.18.3 to 0.18.6, torch 2.3 or 2.4.0: the first backward pass fails in count_used_parameters_in_backward.
 
 Why: to know when a backward pass is over, these releases count the parameters that it will reach, in the hook of the
-    first gradient. They ask torch for each parameter's node in the graph. torch 2.3 and 2.4.0 make a view of it to find
-    that; in a hook, where gradients are off, it has none: 'NoneType' object has no attribute 'next_functions'. torch
-    2.4.1 turns them on there by itself; torch 2.1 and 2.2 lack the function.
-How: gradients are on for this question.
+    first gradient. They ask torch for each parameter's node in the graph. torch 2.3 and 2.4.0 make a view of the
+    parameter to find it; in a hook, where gradients are disabled, the view has no node: 'NoneType' object has no
+    attribute 'next_functions'. torch 2.4.1 enables gradients for this itself; torch 2.1 and 2.2 lack the function.
+How: gradients are enabled during this query.
 Workaround: None in the script; torch 2.4.1 helps.
 """
 
@@ -28,7 +28,7 @@ def node_of(lookup: Callable[[Any], Any], parameter: Any) -> Any:
     import torch
 
     if not torch.is_grad_enabled() and parameter.requires_grad and parameter.grad_fn is None:
-        took_effect(__name__, "parameters were counted with gradients on; an AttributeError would have come")
+        took_effect(__name__, "parameters were counted with gradients enabled (unpatched: AttributeError)")
     with torch.enable_grad():
         return lookup(parameter)
 

@@ -1,4 +1,4 @@
-"""ZeRO-1, 2 and 3: torch.autograd.grad of the model's input crashes or makes the next step wrong.
+"""ZeRO-1 to 3: torch.autograd.grad of the model's input crashes or makes the next step wrong.
 
 Why: since 0.18.5 every backward pass through the engine's output ends with the reduction of gradients, also one of
     `torch.autograd.grad`, which leaves none (adversarial training, saliency, penalties on inputs). ZeRO-1 and 2 then
@@ -78,7 +78,7 @@ def left_no_gradient(engine: Any) -> bool:
 def begin_anew(engine: Any) -> None:
     """Let the next backward pass of the same forward pass end with a reduction of its own."""
     if _would_reduce(engine):
-        took_effect(__name__, "gradients of inputs did not count as a micro-batch; they would have")
+        took_effect(__name__, "gradients of inputs did not count as a micro-batch (unpatched: counted)")
     ran(__name__)
     engine._dsfix_leaves_no_gradient = False
     engine.optimizer._backward_hook_state.post_backward_callback_queued = False
@@ -94,7 +94,7 @@ def _would_reduce(engine: Any) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-1, 2 and 3: torch.autograd.grad of the model's input crashes or makes the next step wrong",
+    title="ZeRO-1 to 3: torch.autograd.grad of the model's input crashes or makes the next step wrong",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.5"},
     changes=(
@@ -109,7 +109,7 @@ PATCH = Patch(
             before="if needs_scaler and not self._manual_backward_expected:\n    ...",
             code="needs_scaler = needs_scaler and not left_no_gradient(self)",
             uses=(left_no_gradient,),
-            effect="gradients of inputs needed no loss scaling; a RuntimeError would have come",
+            effect="gradients of inputs needed no loss scaling (unpatched: RuntimeError)",
             when="needs_scaler and not self._manual_backward_expected"
             " and self.__dict__.get('_dsfix_leaves_no_gradient')"
             " and not self.optimizer._backward_hook_state.hooks_fired_this_backward",

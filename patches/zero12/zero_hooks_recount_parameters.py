@@ -1,9 +1,9 @@
-"""ZeRO-1, 2 and 3: each gradient hook counts the model's parameters again, steps become slower.
+"""ZeRO-1 to 3: each gradient hook counts the model's parameters again; steps become slower.
 
 Why: 0.18.5 and 0.18.6 count the parameters of the running backward pass in the hook of each of its parameters, to know
     how many hooks are still to come. With n parameter tensors a backward pass makes n counts of n parameters each: the
-    more of them a model has, the slower its steps. It is time of the CPU, between the kernels; the results are right
-    and no message shows it.
+    more of them a model has, the slower its steps. It is CPU time between the kernels; the results are correct, and
+    there is no message.
 How: as in 0.18.7, only the first hook of a backward pass counts, and the first one after that pass has ended within
     the same step (reentrant checkpointing). What a backward pass inside the forward pass has counted
     (TiledFusedLogitsLoss) is dropped when the job's own begins.

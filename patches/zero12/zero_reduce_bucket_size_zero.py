@@ -1,9 +1,9 @@
 """ZeRO with `reduce_bucket_size` 0: ZeroDivisionError in the first backward pass.
 
 Why: through 0.19.5 the config accepts 0, and a line of the log divides by it. 0.19.6 and later reject the config.
-How: 0 is taken for 1: each gradient is reduced by itself. A config that works with 0.19.6 has 1 or more, which
-    `python -m dsfix check` says.
-Workaround: Scripts set a positive number. It stays as it is.
+How: 0 is treated as 1: each gradient is reduced separately. `python -m dsfix check` asks for 1 or more, which 0.19.6
+    requires.
+Workaround: Scripts set a positive number. It can stay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTIMIZERS = (
 )
 
 PATCH = Patch(
-    title="ZeRO: reduce_bucket_size 0 is accepted, and ends in a ZeroDivisionError",
+    title="ZeRO: reduce_bucket_size 0 is accepted and ends in a ZeroDivisionError",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.19.6"},
     changes=tuple(
@@ -29,7 +29,7 @@ PATCH = Patch(
             f"{optimizer}.__init__",
             replace="self.reduce_bucket_size = int(reduce_bucket_size)",
             code="self.reduce_bucket_size = int(reduce_bucket_size) or 1",
-            effect="reduce_bucket_size 0 was taken for 1; a ZeroDivisionError would have come",
+            effect="reduce_bucket_size 0 was treated as 1 (unpatched: ZeroDivisionError)",
             when="int(reduce_bucket_size) == 0",
         )
         for optimizer in _OPTIMIZERS

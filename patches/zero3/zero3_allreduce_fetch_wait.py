@@ -1,11 +1,11 @@
 """ZeRO-3 with `stage3_use_all_reduce_for_fetch_params`: TypeError, unexpected keyword argument 'handle_dependency'.
 
-Why: since 0.16.3 the code that waits for gathered parameters passes `handle_dependency`, which one kind of handle, that
-    of `stage3_use_all_reduce_for_fetch_params`, does not accept through 0.17.2. The first forward pass on several ranks
+Why: since 0.16.3 the code that waits for gathered parameters passes `handle_dependency`, which the handle of
+    `stage3_use_all_reduce_for_fetch_params` does not accept through 0.17.2. The first forward pass on several ranks
     fails.
 How: that handle's `wait` accepts the argument and ignores it: it releases no memory of another stream.
 Workaround: Scripts replace `AllReduceCoalescedHandle.wait` by a function that drops keyword arguments before it calls
-    the former one. It can stay.
+    the original. It can stay.
 """
 
 from __future__ import annotations

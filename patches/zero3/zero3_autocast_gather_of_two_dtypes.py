@@ -1,8 +1,8 @@
 """ZeRO-3 with torch_autocast: AssertionError for a module with parameters of two dtypes.
 
-Why: DeepSpeed's torch_autocast sends the parameters that a module needs in one dtype, and then asserts that they have
-    one: "all params must have the same dtype". Adapters in fp32 on a model in bf16 (peft's default) have two. Through
-    0.17.5 torch_autocast takes a model in fp32 only.
+Why: DeepSpeed's torch_autocast sends the parameters that a module needs in one dtype, and then asserts that they all
+    have that one: "all params must have the same dtype". Adapters in fp32 on a model in bf16 (peft's default) have two.
+    Through 0.17.5 torch_autocast takes a model in fp32 only.
 How: the assertion is left out: what has been received is cast to each parameter's own dtype anyway.
 Workaround: Scripts cast the adapters to the model's dtype (`autocast_adapter_dtype=False`). That can stay.
 """
@@ -30,7 +30,7 @@ PATCH = Patch(
             _CONVERT,  # the assertion is in a function of this one
             replace=_ASSERTION,
             code="pass",
-            effect="parameters of several dtypes were gathered; an AssertionError would have come",
+            effect="parameters of several dtypes were gathered (unpatched: AssertionError)",
             when="any(p.dtype != dtype for p in params)",
         ),
     ),

@@ -1,12 +1,13 @@
 """torch_autocast with ZeRO-3: a parameter that is used twice in the forward pass loses the gradient of one use.
 
 Why: with `torch_autocast` parameters are gathered in bf16 or fp16, and then cast back to fp32. In 0.17.2 to 0.17.5 a
-    parameter that is gathered alone has the half data for a moment. A change of its dtype makes autograd forget where
-    it accumulates the gradient: if the parameter is gathered again before it is used again, as tied embeddings are,
-    each use has a node of its own, and has its gradient reduced. The second reduction replaces the first, and nothing
-    in the log shows it; where both are in one bucket, a bare AssertionError in `__reduce_and_partition_ipg_grads` ends
-    the job. Parameters that are used once, or stay gathered, are not affected.
-How: the parameter keeps its dtype while it is gathered, as in 0.17.6: the half data become its own when they are cast.
+    parameter that is gathered alone briefly has the half-precision data. The change of dtype makes autograd forget
+    where it accumulates the gradient: if the parameter is gathered again before it is used again, as tied embeddings
+    are, each use has its own node and its own reduction. The second reduction replaces the first, silently; where both
+    are in one bucket, a bare AssertionError in `__reduce_and_partition_ipg_grads` ends the job. Parameters that are
+    used once, or stay gathered, are not affected.
+How: the parameter keeps its dtype while it is gathered, as in 0.17.6: the half-precision data are cast before they
+    become its own.
 Changes: the gradients of such parameters in such jobs, from the first step on; all others give the same numbers. A
     checkpoint written without the patch loads, but its tied weights were trained on a part of their gradients.
 Workaround: Scripts set `stage3_param_persistence_threshold` above the size of the tied weight, which then stays

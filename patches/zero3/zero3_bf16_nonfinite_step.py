@@ -4,14 +4,14 @@ Why: `bf16.check_grad_overflow` (added in 0.17.1; on by default since 0.19.3) pr
     gradients is skipped. ZeRO-1 and ZeRO-2 skip it; ZeRO-3 checks its gradients only with fp16. After one such
     gradient, of one micro-batch, parameters and optimizer state stay nan. Nothing fails.
 How: where the setting is on, the gradient norm, which each step computes anyway and which is -1 where a gradient is not
-    finite, is computed first and read by the host: the step is skipped on all ranks, as with fp16, counted in
+    finite, is computed first and read by the host: the step is skipped on all ranks, as with fp16: it counts in
     `skipped_steps`, the gradients are dropped and the learning rate schedule does not advance. The 1st, 10th, 100th …
     skipped step is logged as a warning. ZenFlow and SuperOffload, which step differently, are unchanged.
 Changes: where the setting is on (the default since 0.19.3), a step with an inf or nan gradient is skipped; all others
     are bit-identical. Without optimizer offload the host waits for the norm, as in 0.19.8. A checkpoint written without
     the patch is either sound or contains nan, and then cannot be repaired.
-Workaround: Scripts test each loss on all ranks, and leave out the backward pass and the step if one is not finite. It
-    can stay.
+Workaround: Scripts check each loss on all ranks, and skip the backward pass and the step if one is not finite. It can
+    stay.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_finite(norms: Sequence[Any]) -> bool:
 
     finite = not bool((torch.stack(list(norms)) < 0).any())
     if not finite:
-        took_effect(__name__, "a step with an inf or nan gradient was skipped; it would have been made")
+        took_effect(__name__, "a step with an inf or nan gradient was skipped (unpatched: made)")
         what = "bf16 + ZeRO-3: a gradient is inf or nan, the step is skipped"
         warn_repeatedly(what, f"{what}; if that goes on, nothing is trained any more")
     return finite
@@ -54,7 +54,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="bf16 + ZeRO-3: steps on inf or nan gradients, bf16.check_grad_overflow is ignored",
+    title="bf16 + ZeRO-3: bf16.check_grad_overflow is ignored; the optimizer steps on inf or nan gradients",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.1,<0.19.8"},
     changes=(

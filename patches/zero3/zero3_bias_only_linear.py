@@ -20,7 +20,7 @@ _BACKWARD = "deepspeed.runtime.zero.linear:LinearFunctionForZeroStage3.backward"
 _DIM = "dim = grad_output.dim()"
 
 PATCH = Patch(
-    title="zero.Init, a linear layer with a frozen weight and a trained bias: UnboundLocalError 'dim'",
+    title="zero.Init + linear layer with a frozen weight and a trained bias: UnboundLocalError 'dim'",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.17.4"},
     changes=(
@@ -28,7 +28,7 @@ PATCH = Patch(
             _BACKWARD,
             before="if bias is not None and ctx.needs_input_grad[2]:\n    ...",
             code=_DIM,
-            effect="the gradient of a bias beside a frozen weight was computed; it would have failed",
+            effect="the gradient of a bias next to a frozen weight was computed (unpatched: UnboundLocalError)",
             when="bias is not None and ctx.needs_input_grad[2] and not ctx.needs_input_grad[1]",
         ),
     ),

@@ -33,7 +33,7 @@ PATCH = Patch(
             f"{_OFFLOAD}.pre_sub_module_forward_function",
             before="param_coordinator = self.get_param_coordinator()",
             code="if torch._C._current_graph_task_id() != -1:\n    sub_module.ds_grads_remaining = 0",
-            effect="parameters were released in the backward pass; they would have stayed gathered",
+            effect="parameters were released in the backward pass (unpatched: they stay gathered)",
             when="torch._C._current_graph_task_id() != -1 and getattr(sub_module, 'ds_grads_remaining', 0) > 0"
             " and any(not getattr(each, 'ds_persist', True) for each in sub_module.parameters(recurse=False))",
         ),

@@ -1,14 +1,14 @@
 """ZeRO-3 with `reduce_scatter: false`: `communication_data_type` is ignored.
 
 Why: with `reduce_scatter: false` and contiguous gradients ZeRO-3 averages a whole bucket. The test whether to cast it
-    to `communication_data_type` is the wrong way round: it is cast if that is the model's dtype already. A job in bf16
-    that asks for fp32 (or has it from sequence parallelism) adds up its ranks' gradients in bf16, with an error that
-    grows with the ranks; in fp16 they can overflow. Nothing shows it.
-How: casts the bucket if its dtype is another one, as since 0.12.5; the average is cast back by the code that is there.
-    It costs a copy of the bucket in that dtype, as `reduce_scatter: true` does.
+    to `communication_data_type` is reversed: it is cast if that already is the model's dtype. A job in bf16 that asks
+    for fp32 (or has it from sequence parallelism) adds up its ranks' gradients in bf16, with an error that grows with
+    the ranks; in fp16 they can overflow. There is no error.
+How: casts the bucket if its dtype differs, as since 0.12.5; the average is cast back by the code that is there. It
+    costs a copy of the bucket in that dtype, as `reduce_scatter: true` does.
 Changes: jobs with ZeRO-3, `reduce_scatter: false` and another `communication_data_type` than the model's: gradients
-    have the rounding that was asked for, as with `reduce_scatter: true`, also when a job resumes from a checkpoint
-    written without the patch.
+    have the requested precision, as with `reduce_scatter: true`, also when a job resumes from a checkpoint written
+    without the patch.
 Workaround: None in the script; `reduce_scatter: true`.
 """
 
@@ -33,7 +33,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-3 + reduce_scatter false: communication_data_type is ignored, gradients are averaged in half",
+    title="ZeRO-3 + reduce_scatter false: communication_data_type is ignored; averages are in half precision",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.12.5"},
     changes=(

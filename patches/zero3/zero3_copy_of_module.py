@@ -3,7 +3,7 @@
 Why: 0.15.4 makes the dict in which ZeRO-3 keeps a module's parameters picklable, which torch.compile, `copy.deepcopy`
     (an EMA or reference model) and `pickle` need. The method returns a tuple to which it adds a list.
 How: adds a tuple, as in 0.16.2.
-Workaround: Scripts make a second model and copy the gathered parameters into it. It can stay.
+Workaround: Scripts create a second model and copy the gathered parameters into it. It can stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATCH = Patch(
             _REDUCE,
             replace=_RESULT.format("r2"),
             code=_RESULT.format("tuple(r2)"),
-            effect="a module's parameters were copied or pickled; a TypeError would have come",
+            effect="a module's parameters were copied or pickled (unpatched: TypeError)",
         ),
     ),
     symptom=r'in __reduce__[\s\S]*TypeError: can only concatenate tuple \(not "list"\) to tuple',

@@ -5,7 +5,7 @@ Why: ZeRO-3 creates autograd functions for each module's backward hooks, unless 
     its hooks count on the child: AttributeError in the first forward pass. Through 0.16.4 the functions were created in
     the forward pass, outer module first, and the wrapper got its own.
 How: looks them up in the module's own `__dict__`, as upstream does since 0.19.3, for both functions and the counter.
-Workaround: Scripts make the wrapper's `__getattr__` refuse the names of these functions, or set the counter on each
+Workaround: Scripts make the wrapper's `__getattr__` reject the names of these functions, or set the counter on each
     module, or on the inner module with the wrapper's. All can stay.
 """
 
@@ -40,7 +40,7 @@ PATCH = Patch(
             _REGISTER,
             replace=f"not hasattr(ctx.module, {_COUNTER})",
             code=f"{_COUNTER} not in ctx.module.__dict__",
-            effect="a wrapper got hooks of its own; its inner module has no 'ds_grads_remaining' yet",
+            effect="a wrapper got its own hooks (unpatched: no attribute 'ds_grads_remaining')",
             # its first forward pass, with an input that requires a gradient
             when=f"{_COUNTER} not in ctx.module.__dict__ and ctx.module.__dict__.get('ds_grads_remaining', 0) > 0"
             f" and getattr(ctx.module, {_COUNTER}, 0) == 1",

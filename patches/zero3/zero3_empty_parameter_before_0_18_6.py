@@ -2,7 +2,7 @@
 
 Why: whether a module's parameters must be gathered is decided by the number of missing elements. Where only empty
     parameters are missing, that is 0: they are not gathered, and the check that follows finds them missing. Empty
-    parameters come from layers of width 0 and from placeholders; plain PyTorch trains them.
+    parameters come from layers of width 0 and from placeholders; plain PyTorch accepts them.
 How: gathers parameters if any is missing, empty or not. Since 0.18.6 the same lines are in another function: see
     zero3_empty_parameter.
 Workaround: Scripts make the placeholder a buffer, or give it an element. It can stay.
@@ -28,7 +28,7 @@ PATCH = Patch(
             _FETCH,
             replace="fetch_numel > 0",
             code="fetch_numel > 0 or any(p.ds_status == ZeroParamStatus.NOT_AVAILABLE for p in params_to_fetch)",
-            effect="an empty parameter was gathered; an AssertionError would have come",
+            effect="an empty parameter was gathered (unpatched: AssertionError)",
             when="not fetch_numel and any(p.ds_status == ZeroParamStatus.NOT_AVAILABLE for p in params_to_fetch)",
         ),
     ),

@@ -2,11 +2,11 @@
 
 Why: ZeRO-3 asserts in each module's backward pass that it is in training mode. That stops jobs whose frozen parts are
     in `eval()` while gradients pass through them (a frozen backbone, LoRA, GRPO; Lightning since 2.2), jobs that train
-    in `eval()`, and gradients of inputs in an evaluation. Behind it hides a second failure: modules in training mode
-    and in evaluation mode have a coordinator each, and what one has prefetched, the other cannot wait for:
-    "AssertionError: {…, 'status': 'INFLIGHT', …}" in the forward pass.
-How: when a job first meets either, the coordinator for training takes over all modules, as in 0.15.4, and records a new
-    trace, once. Jobs that meet neither keep both. Through 0.15.2 alternating between training and evaluation needs
+    in `eval()`, and gradients of inputs in an evaluation. It hides a second failure: modules in training mode and in
+    evaluation mode have separate coordinators, and neither can wait for what the other has prefetched: "AssertionError:
+    {…, 'status': 'INFLIGHT', …}" in the forward pass.
+How: when a job first runs into either, the training coordinator takes over all modules, as in 0.15.4, and records a new
+    trace, once. Other jobs keep both. Through 0.15.2 alternating between training and evaluation needs
     zero3_inflight_params as well. All ranks must have the same modules in `eval()` and pass gradients through the same
     ones, or they wait for each other, as in 0.15.4.
 Workaround: Scripts leave the module in training mode and set the probability of its dropout to 0. It can stay.
@@ -35,7 +35,7 @@ def use_one_coordinator(offload: Any) -> None:
     coordinator = offload.get_param_coordinator(training=True)
     if offload.param_coordinators.get(False) is coordinator:
         return
-    took_effect(__name__, "modules in evaluation mode took part in training; an AssertionError would have come")
+    took_effect(__name__, "modules in evaluation mode took part in training (unpatched: AssertionError)")
     offload.param_coordinators[False] = coordinator
     prefetched = offload._DeepSpeedZeRoOffload__inflight_param_registry[False]
     for parameter, handle in prefetched.items():

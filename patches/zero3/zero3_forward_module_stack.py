@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OFFLOAD = "deepspeed.runtime.zero.parameter_offload:DeepSpeedZeRoOffload"
 
 PATCH = Patch(
-    title="ZeRO-3: the list of running modules grows with each checkpoint, a destroyed engine's model stays in memory",
+    title="ZeRO-3: the list of running modules grows with each checkpoint; a destroyed engine's model stays in memory",
     severity=Severity.LEAK,
     # always_call needs torch 2.1
     affects={"deepspeed": ">=0.12.0", "torch": ">=2.1"},
@@ -58,7 +58,7 @@ for module in self.module.modules():
     if getattr(module._parameters, "_in_forward", False):
         module._parameters._in_forward = False
 """,
-            effect="destroy() took the model off the list of running modules; it would have stayed in memory",
+            effect="destroy() removed the model from the list of running modules (unpatched: it stays in memory)",
             when="self.module in FWD_MODULE_STACK",
         ),
     ),

@@ -1,11 +1,11 @@
-"""ZeRO-3 that reduces and accumulates gradients in fp32: they are rounded to bf16 or fp16 in between.
+"""ZeRO-3 that reduces and accumulates gradients in fp32: they are rounded to bf16 or fp16 on the way.
 
 Why: with `communication_data_type: "fp32"` gradients are averaged over the ranks in fp32, and with
     `data_types.grad_accum_dtype: "fp32"` accumulated in it. Between the two, ZeRO-3 casts the average to the dtype of
-    the parameters: of each micro-batch's gradients 8 (bf16) or 11 (fp16) bits are left. No error shows it. Ulysses
+    the parameters: only 8 (bf16) or 11 (fp16) bits of each micro-batch's gradients remain. There is no error. Ulysses
     communicates in fp32 by default.
 How: an average in fp32 that is accumulated in fp32 stays as it is, as in 0.19.2, which also takes less work. Jobs that
-    communicate or accumulate in another dtype are cast as before; Muon and ZenFlow, too, which compute with it in that
+    communicate or accumulate in another dtype are cast as before; so are Muon's and ZenFlow's, which compute in that
     dtype. Through 0.12.4 `reduce_scatter: false` also reduces in the dtype of the parameters, which is left.
 Changes: the gradients of such jobs in their last bits, up to 0.4% (bf16) or 0.05% (fp16) of an element. A checkpoint
     written without the patch loads; the job continues with exact gradients.
@@ -37,7 +37,7 @@ def dtype_of_average(optimizer: Any, average: Any) -> Any:
     other = getattr(optimizer, "zenflow", False) or getattr(optimizer, "use_muon", False)
     exact = average.dtype == optimizer.gradient_accumulation_dtype == torch.float32
     if exact and not other and optimizer.dtype != torch.float32 and optimizer.partition_count > 1:
-        took_effect(__name__, "averaged gradients stayed in fp32; they would have been rounded to %s", optimizer.dtype)
+        took_effect(__name__, "averaged gradients stayed in fp32 (unpatched: rounded to %s)", optimizer.dtype)
     return torch.float32 if exact and not other else optimizer.dtype
 
 
@@ -52,7 +52,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-3 with communication and accumulation in fp32: gradients are rounded to bf16 or fp16 in between",
+    title="ZeRO-3 with communication and accumulation in fp32: gradients are rounded to bf16 or fp16 on the way",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.2"},
     changes=(

@@ -1,16 +1,16 @@
-"""ZeRO-3: behind a frozen parameter group, each group is stepped with the learning rate of the group before it.
+"""ZeRO-3: parameter groups after a frozen group use the learning rate of the previous group.
 
 Why: ZeRO-3 numbers the parameter groups that have something to train, and takes learning rate, weight decay and all
     other options of a step from the optimizer's group of that number. The optimizer also has the groups whose
-    parameters were all frozen when the engine was made: behind one, each group is stepped with the options of the group
-    before it, behind two, of the group two before. With a frozen backbone at 1e-5 before a head at 1e-3 the head is
-    trained at 1e-5. Nothing fails.
-How: the number is that of the optimizer's group, as in 0.19.3. Checkpoints keep the form that they have without it.
+    parameters were all frozen when the engine was made: after one such group, each group uses the options of the
+    previous group; after two, of the group two before. With a frozen backbone at 1e-5 before a head at 1e-3, the head
+    is trained at 1e-5. Nothing fails.
+How: the number is that of the optimizer's group, as in 0.19.3. The format of checkpoints does not change.
 Changes: jobs with a frozen or empty parameter group before another; all others are bit-identical. Checkpoints written
-    with and without the patch load with and without it, and one of 0.19.3 loads with it; 0.19.3 itself refuses both.
+    with and without the patch load with and without it, and one of 0.19.3 loads with it; 0.19.3 itself rejects both.
     When a job resumes from a checkpoint written without it, the weights that were trained with other options stay.
 Workaround: Scripts leave frozen parameters out of the optimizer, or make them its last group; that can stay. Options
-    moved by one group to make up for the bug have to move back: they cannot be told from intended ones.
+    moved by one group to make up for the bug have to move back: they cannot be distinguished from intended ones.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ _CREATE = f"{_OPTIMIZER}._create_fp16_partitions_with_defragmentation"
 def trained_groups(optimizer: Any) -> list[int]:
     """The places, among the optimizer's groups, of those that have something to train. For use in the constructor."""
     if _shifts(optimizer.optimizer.param_groups):
-        took_effect(
-            __name__, "groups behind a frozen one had their own options; those before them would have been used"
-        )
+        took_effect(__name__, "groups after a frozen one used their own options (unpatched: the previous group's)")
     return [
         place
         for place, group in enumerate(optimizer.optimizer.param_groups)
@@ -69,7 +67,7 @@ def in_order(optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 PATCH = Patch(
-    title="ZeRO-3: behind a frozen parameter group, each group is stepped with the learning rate of the one before it",
+    title="ZeRO-3: parameter groups after a frozen group use the learning rate of the previous group",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.3"},
     changes=(

@@ -1,7 +1,7 @@
-"""ZeRO-3: `GatheredParameters`, and steps, fail for parameters of two dtypes.
+"""ZeRO-3: `GatheredParameters` and steps fail for parameters of two dtypes.
 
 Why: adapters in fp32 on a model in bf16 are peft's default. `GatheredParameters`, and each step for the small
-    parameters that stay gathered, give every parameter a buffer of the first one's dtype, which the backend refuses:
+    parameters that stay gathered, give every parameter a buffer of the first one's dtype, which the backend rejects:
     "output tensor must have the same type as input tensor". A module that has parameters of two dtypes itself, or whose
     parameters are fetched ahead, also fails in its forward pass through 0.17.4, which is not covered.
 How: each buffer has its own parameter's dtype.
@@ -28,7 +28,7 @@ PATCH = Patch(
             _GATHER,
             replace="param_list[0].ds_tensor.dtype",
             code="param_list[len(allgather_params)].ds_tensor.dtype",
-            effect="parameters of several dtypes were gathered; an error would have come",
+            effect="parameters of several dtypes were gathered (unpatched: error)",
             when="param_list[len(allgather_params)].ds_tensor.dtype != param_list[0].ds_tensor.dtype",
         ),
     ),

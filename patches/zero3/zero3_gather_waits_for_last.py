@@ -1,10 +1,10 @@
 """ZeRO-3 with gloo: several parameters gathered at once are used before all of them have arrived.
 
-Why: the parameters that stay gathered are gathered anew after each step, several at once, and so are those of
-    `GatheredParameters([…])`. DeepSpeed starts one all-gather per parameter and waits for the last one only. NCCL does
-    them in their order; gloo, on CPU ranks, does them on several threads, and the last one may be the first to end: for
-    a moment another parameter is what its memory held before. Losses and weights are garbage or nan, in few runs.
-How: all of them are waited for, as in 0.19.8. With NCCL each wait is an order between two streams, not the host's.
+Why: the parameters that stay gathered are gathered again after each step, several at once, and so are those of
+    `GatheredParameters([…])`. DeepSpeed starts one all-gather per parameter and waits for the last one only. NCCL
+    completes them in order; gloo, on CPU ranks, runs them on several threads, and the last one may finish first: for a
+    moment another parameter is whatever its memory held before. Losses and weights are garbage or nan, in a few runs.
+How: all of them are waited for, as in 0.19.8. With NCCL each wait orders two streams and does not block the host.
 Changes: the runs in which a parameter was used too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights may be such numbers.
 Workaround: Scripts gather one parameter at a time, and let none stay gathered (`stage3_param_persistence_threshold:

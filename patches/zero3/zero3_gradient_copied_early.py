@@ -1,10 +1,10 @@
 """ZeRO-3: gradients are copied before they are computed: nan, or results that differ from run to run.
 
-Why: each gradient is copied into a bucket, with `overlap_comm` on a stream of its own and otherwise on the default
+Why: each gradient is copied into a bucket, with `overlap_comm` on a separate stream and otherwise on the default
     stream. The copy waits for the default stream, but autograd computes a gradient on the stream of the layer's forward
-    pass. If that is another one, the copy may read memory that the gradient is not yet in: weights become nan or wrong.
-    Reported for torch 2.10. Layers that run on the default stream are not affected, nor are releases before 0.16.3 with
-    torch 2.13, where autograd runs their hooks on the default stream.
+    pass. If that is a different one, the copy may read memory before the gradient is in it: weights become nan or
+    wrong. Reported for torch 2.10. Layers that run on the default stream are not affected, nor are releases before
+    0.16.3 with torch 2.13, where autograd runs their hooks on the default stream.
 How: the copy waits for the current stream, that of the gradient's hook, as in 0.18.8. Where that is the default stream,
     the wait is the same as before.
 Changes: the steps in which a gradient was copied too early; all others give the same numbers. A checkpoint written
@@ -37,7 +37,7 @@ PATCH = Patch(
             _COPY,
             replace=_WAIT.format("default_stream"),
             code=_WAIT.format("current_stream"),
-            effect="the copy of a gradient waited for the stream that computed it, not the default one",
+            effect="the copy of a gradient waited for the stream that computed it, not for the default stream",
             when="get_accelerator().current_stream() != get_accelerator().default_stream()",
         ),
     ),

@@ -6,7 +6,7 @@ Why: ZeRO-3 records the order of the modules and prefetches parameters. Where a 
     and stops the job.
 How: as in 0.15.3, parameters still in flight are waited for and released: at the end of a step, when the recorded order
     turns out to be wrong, and when all parameters are released.
-Workaround: Scripts run the module that they would skip, and multiply its output by 0; others set
+Workaround: Scripts run the module that they would skip and multiply its output by 0; others set
     `stage3_prefetch_bucket_size` to 0. Both can stay.
 """
 
@@ -29,7 +29,7 @@ for inflight, handle in self.__inflight_param_registry.items():
         self.__n_available_params -= inflight.ds_numel
 self.__inflight_param_registry.clear()
 """
-_EFFECT = "parameters in flight were waited for; a RuntimeError would have come"
+_EFFECT = "parameters in flight were waited for (unpatched: RuntimeError)"
 
 PATCH = Patch(
     title='ZeRO-3: "still have inflight params" when a forward pass skips a module',

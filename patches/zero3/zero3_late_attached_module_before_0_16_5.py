@@ -34,14 +34,14 @@ PATCH = Patch(
             code="if not hasattr(module._parameters, '_in_forward'):\n"
             "    from deepspeed.runtime.zero.parameter_offload import ZeROOrderedDict\n"
             "    module._parameters = ZeROOrderedDict(module, module._parameters)",
-            effect="a module attached later got ZeRO-3's container; an AttributeError would have come",
+            effect="a module attached later got ZeRO-3's container (unpatched: AttributeError)",
             when="type(module._parameters) is dict",
         ),
         Edit(
             f"{_ENGINE}.forward",
             replace=_UNMARK,
             code=f"if hasattr(module._parameters, '_in_forward'):\n    {_UNMARK}",
-            effect="a module attached in the forward pass was left alone; an AttributeError would have come",
+            effect="a module attached in the forward pass was skipped (unpatched: AttributeError)",
             when="type(module._parameters) is dict",
         ),
         Edit(

@@ -3,9 +3,9 @@
 Why: the gradients of a leaf module (`set_z3_leaf_modules`, `stage3_module_granularity_threshold`, which may take the
     whole model) are reduced in a full backward hook. torch calls it before the module's backward pass if no positional
     input needs a gradient: a vision tower, embeddings, the model itself, a module called with keywords. The parameters
-    are not gathered then, and gradients of no elements take the place of theirs: "The size of tensor a (0) must match",
-    or "output with shape [1] doesn't match the broadcast shape". If they happen to be gathered, zeros are reduced.
-    Through 0.17.6 such modules are refused.
+    are not gathered then, and empty gradients replace theirs: "The size of tensor a (0) must match", or "output with
+    shape [1] doesn't match the broadcast shape". If they happen to be gathered, zeros are reduced. Through 0.17.6 such
+    modules are rejected.
 How: in this case the hook runs once the last parameter of the module that takes part has its gradient.
 Workaround: Scripts let an input need a gradient (`enable_input_require_grads`). That can stay.
 """
@@ -53,7 +53,7 @@ def after_gradients(reduce: Callable[..., None], parameters: list[Any]) -> Calla
                 waiting[id(parameter)] = parameter.register_post_accumulate_grad_hook(arrived)
         if not waiting:
             return reduce(module, grad_input, grad_output)
-        took_effect(__name__, "gradients of a leaf module were waited for; a RuntimeError would have come")
+        took_effect(__name__, "gradients of a leaf module were waited for (unpatched: RuntimeError)")
         return None
 
     return hook

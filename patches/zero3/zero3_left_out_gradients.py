@@ -3,9 +3,9 @@
 Why: ZeRO-3 keeps each gradient in a buffer that the first micro-batch of a step overwrites, later ones add to, and
     nothing clears. A parameter that the forward pass does not reach (another task's head, a branch, a dropped layer)
     keeps the gradient of the last step that reached it, and each step updates it with that gradient; a parameter that a
-    later micro-batch reaches first has its gradient added to the stale one. With optimizer offload, where gradients are
-    handed over at the last micro-batch, the gradient of a parameter that only earlier micro-batches reached is stale as
-    well, and so is that of a parameter frozen for now, which without offload gets zeros. Nothing fails.
+    later micro-batch reaches first has its gradient added to the stale one. With optimizer offload, which takes
+    gradients at the last micro-batch, the gradient of a parameter that only earlier micro-batches reached is stale as
+    well; so is that of a temporarily frozen parameter, which gets zeros without offload. Nothing fails.
 How: after the first micro-batch of a step, the buffers that it did not reach are zeroed if they were filled before; at
     the last one, offloaded gradients of parameters that it did not reach are copied from their buffers unless both are
     zero. A parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed.
@@ -39,7 +39,7 @@ def renew(optimizer: Any, buffers: dict[int, Any]) -> None:
     left_out = [param for number, param in filled.items() if written.get(number) != optimizer.micro_step_id]
     if optimizer.micro_step_id == 0:
         if not optimizer.offload_optimizer and any(param.requires_grad for param in left_out):
-            took_effect(__name__, "an unused parameter got a zero gradient; it would have got that of an earlier step")
+            took_effect(__name__, "an unused parameter got a zero gradient (unpatched: an earlier step's)")
         for param in left_out:
             buffers[param.ds_id].zero_()
             del filled[param.ds_id]
@@ -57,7 +57,7 @@ def _hand_over(optimizer: Any, param: Any, gradient: Any, has_norm: bool) -> Non
     group, offset, _ = optimizer.grad_position[optimizer.get_param_id(param)]
     if optimizer._swappable_optimizer_subgroup(group):
         return
-    took_effect(__name__, "an unused parameter's offloaded gradient was renewed; an old one would have been used")
+    took_effect(__name__, "an unused parameter's offloaded gradient was renewed (unpatched: an old one is used)")
     optimizer.fp32_partitioned_groups_flat[group].grad.narrow(0, offset, gradient.numel()).copy_(gradient)
     if has_norm:
         norm = optimizer._constant_buffered_norm2(gradient.to(param.device))

@@ -1,10 +1,10 @@
-"""ZeRO-3 overwrites the attribute `id` of every module: a model that uses its own computes something else.
+"""ZeRO-3 overwrites every module's attribute `id`: a model that uses its own gives wrong results.
 
-Why: DeepSpeed numbers the modules of the model, and keeps the number as `module.id`. A module that has an `id` of its
-    own, such as the index of its layer, its device or its expert, reads the number instead. Nothing fails.
-How: the number is kept as `module.ds_id`, the name that 0.16.4 chose. The numbers are the same, and no module has an
-    attribute `id` any more unless the model gave it one. Modules without `ds_id`, which another package's hooks have
-    numbered (ONNX Runtime's for ZeRO-3), are known by `id` as before.
+Why: DeepSpeed numbers the modules of the model, and keeps the number as `module.id`. A module with its own `id`, such
+    as the index of its layer, its device or its expert, reads the number instead. Nothing fails.
+How: the number is kept as `module.ds_id`, as since 0.16.4. The numbers are the same, and a module has an attribute `id`
+    only if the model gave it one. Modules without `ds_id`, numbered by another package's hooks (ONNX Runtime's for
+    ZeRO-3), are still identified by `id`.
 Changes: jobs whose modules use an attribute `id`. A checkpoint written without the patch is of a model that was trained
     with DeepSpeed's numbers; resumed, the model computes with its own.
 Workaround: Scripts give the attribute another name. It can stay.
@@ -30,7 +30,7 @@ def _renamed(function: str, module: str, count: int) -> Edit:
 
 
 PATCH = Patch(
-    title="ZeRO-3 overwrites the attribute id of every module: a model that uses its own computes something else",
+    title="ZeRO-3 overwrites every module's attribute id: a model that uses its own gives wrong results",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.16.4"},
     changes=(

@@ -38,7 +38,7 @@ PATCH = Patch(
             "        logger.warning('torch.autocast around the DeepSpeed engine has no effect inside the engine')\n"
             "        _WARNED_NESTED_AUTOCAST = True\n"
             "    return",
-            effect="torch.autocast around the engine was accepted; an AssertionError would have come",
+            effect="torch.autocast around the engine was accepted (unpatched: AssertionError)",
             when="torch.is_autocast_enabled() and not engine.torch_autocast_enabled()",
         ),
     ),

@@ -1,11 +1,11 @@
 """ZeRO-3: a forward pass without gradients before the backward pass: parameters stay gathered until the step.
 
 Why: ZeRO-3 releases a module's parameters when as many of its inputs have received their gradient as its last forward
-    pass counted. Through 0.15.4 each forward pass begins that count anew, one under `torch.no_grad()` too, though it
-    has no backward pass: preference optimization with LoRA runs the policy, then the same model without its adapters as
-    the reference, then the backward pass of the policy. The count does not return to zero, and nothing is released
-    before the optimizer step: the results are right, but a GPU holds the whole model. Modules that are recomputed by
-    gradient checkpointing are counted again, and released. Later: zero3_no_grad_call_keeps_gathered_from_0_16_8.
+    pass counted. Through 0.15.4 each forward pass restarts that count, even one under `torch.no_grad()`, which has no
+    backward pass: preference optimization with LoRA runs the policy, then the same model without its adapters as the
+    reference, then the backward pass of the policy. The count does not return to zero, and nothing is released before
+    the optimizer step: the results are right, but a GPU holds the whole model. Modules that are recomputed by gradient
+    checkpointing are counted again, and released. Later: zero3_no_grad_call_keeps_gathered_from_0_16_8.
 How: a forward pass without gradients leaves the count as it was. With gradient accumulation this is so in the last
     micro-batch of a step only: ranks on which different layers have an input with a gradient would release different
     parameters, and hang in the next micro-batch. Two forward passes with gradients before one backward pass still keep

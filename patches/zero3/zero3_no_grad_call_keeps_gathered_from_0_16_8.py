@@ -1,14 +1,14 @@
 """ZeRO-3: a forward pass without gradients before the backward pass: parameters stay gathered.
 
 Why: ZeRO-3 releases a module's parameters when as many of its inputs have received their gradient as its last forward
-    pass counted. Since 0.16.8 a pass under `torch.no_grad()` begins that count anew, too, though it has no backward
+    pass counted. Since 0.16.8 a pass under `torch.no_grad()` restarts that count, too, although it has no backward
     pass: preference optimization with LoRA runs the policy, then the same model without adapters as the reference, then
     the policy's backward pass. The results are right, but a GPU holds the whole model until the step, since 0.19.3
     until the end of the backward pass. Earlier releases: zero3_no_grad_call_keeps_gathered.
 How: a forward pass without gradients leaves the count as it was. From 0.19.3 on the next micro-batch gathers the
-    parameters again; earlier releases keep them in all micro-batches of a step but the last, as ranks would else
-    release different layers and hang. Two forward passes with gradients before one backward pass, and `create_graph`,
-    still keep parameters gathered.
+    parameters again; earlier releases keep them in all micro-batches of a step but the last, because otherwise ranks
+    would release different layers and hang. Two forward passes with gradients before one backward pass, and
+    `create_graph`, still keep parameters gathered.
 Changes: what uses parameters between the backward pass and the step without `GatheredParameters`, as ZeRO-3 requires,
     no longer finds them by chance. Where different layers have an input with a gradient on each rank, a further forward
     pass between the last backward pass and the step may hang, as without that pass. No number changes.

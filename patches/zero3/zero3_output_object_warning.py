@@ -1,9 +1,9 @@
 """ZeRO-3: NameError: name 'warned' is not defined, if a module returns a dataclass or another object.
 
 Why: ZeRO-3's hooks look for tensors in the inputs and outputs of each module. For an object that is neither tensor,
-    list, tuple nor dict they warn once, and keep in a global variable that they have. 0.13.2 moved the function to
-    another file and left the variable behind: the first such object stops the job, on rank 0 only. Other ranks go on
-    and wait for it.
+    list, tuple nor dict they warn once, and remember that in a global variable. 0.13.2 moved the function to another
+    file and left the variable behind: the first such object stops the job, on rank 0 only. The other ranks continue and
+    wait for it.
 How: reads the variable only if it is there, so that the warning is logged once, as before and since.
 Workaround: Scripts return a tuple or a dict, or set `deepspeed.runtime.zero.utils.warned`. Both can stay.
 """
@@ -30,7 +30,7 @@ PATCH = Patch(
             f"{_UTILS}:apply_to_tensors_only",
             replace=_TEST.format("warned"),
             code=_TEST.format("globals().get('warned')"),
-            effect="a warning of an unknown output was logged; NameError for 'warned' would have come",
+            effect="the warning about an unknown output was logged (unpatched: NameError for 'warned')",
             when="warning_msg_fn and 'warned' not in globals()",
         ),
     ),

@@ -1,8 +1,8 @@
 """ZeRO-3: a sub-module that returns a number or a string: "vars() argument must have __dict__ attribute".
 
-Why: after each module's forward pass ZeRO-3 looks for parameters among its outputs. It inspects outputs other than
-    None, tensors, lists, tuples and dicts with `vars`, which accepts only objects with a `__dict__`: TypeError for an
-    int, a float, a bool or a str, and for objects with `__slots__`.
+Why: after each module's forward pass, ZeRO-3 searches its outputs for parameters. It inspects outputs other than None,
+    tensors, lists, tuples and dicts with `vars`, which accepts only objects with a `__dict__`: TypeError for an int, a
+    float, a bool or a str, and for objects with `__slots__`.
 How: gives DeepSpeed's module its own `vars`, which returns nothing for objects without `__dict__`. That module uses the
     name once, in a function that was renamed in 0.16.4.
 Workaround: Scripts return the value in a tuple, or as a tensor. Both can stay.

@@ -3,16 +3,16 @@
 Why: ZeRO-3 copies a gradient into its buffer in the first micro-batch of a step and adds it in later ones. Through
     0.18.4 the end of a backward pass counted micro-batches; since 0.18.5 the next forward pass does. A second backward
     pass before it (two losses of one forward pass, each with its own `backward`) copies again: the gradient of the
-    first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation the first
-    micro-batch of each step is the one that loses it.
+    first loss is lost, for each parameter that both reach. Nothing fails. With gradient accumulation only the first
+    micro-batch of each step is affected.
 How: adds for the parameters that have had a gradient since the last forward pass, `zero_grad` or step. A gradient that
     the script discards before the second backward pass stays discarded: `torch.nn.Parameter.grad` is a property
-    meanwhile that records it; a script that reads or sets `.grad` there may discard or not, and loses the first
+    meanwhile that records it; a script that reads or sets `.grad` there may or may not discard, and loses the first
     gradient as without the patch, with one warning. SuperOffload and ZenFlow are not covered.
 Changes: with more than one `backward` per forward pass, gradients become the sum, as in PyTorch and through 0.18.4;
     with one they are bit-identical. A checkpoint written without the patch loads; it was trained on the last loss
     alone.
-Workaround: Scripts add the losses up, and call `backward` once. It can stay.
+Workaround: Scripts add up the losses and call `backward` once. It can stay.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ PATCH = Patch(
             f"{_OPTIMIZER}.partition_grads",
             before="if self.offload_optimizer:\n    ...",
             code="reduced.add(id(param))",
-            effect="gradients of several backward passes were summed; the last alone would have been used",
+            effect="gradients of several backward passes were summed (unpatched: only the last are used)",
             when="self.micro_step_id == 0 and id(param) in reduced",
         ),
         Edit(

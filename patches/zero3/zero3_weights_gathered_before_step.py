@@ -1,10 +1,10 @@
-"""ZeRO-3: the forward pass after a step may use the weights of before it.
+"""ZeRO-3: a forward pass may use the weights from before the last step.
 
 Why: the step writes each rank's part of the weights on the current stream; the next forward pass gathers them on
     another stream, which does not wait for it. Usually the host waits in between: for the throughput timer from the
-    third step on, for `loss.item()`, for a batch that is not in pinned memory. Where none does, weights are gathered
-    before they are written, and gradients are those of older weights or of a mixture, different in each run. Nothing
-    fails. Through 0.15.3 the second step of every job is exposed.
+    third step on, for `loss.item()`, for a batch that is not in pinned memory. Without such a wait, weights are
+    gathered before they are written, and gradients are those of older weights or of a mixture, different in each run.
+    Nothing fails. Through 0.15.3 the second step of every job is at risk.
 How: at the end of a step the gathering stream waits for the current one, on the device. Where the host waits for a
     gathering, because too many are in flight, it waits for the step as well.
 Changes: the steps whose weights were gathered too early; all others give the same numbers. A checkpoint written without
@@ -55,7 +55,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-3: the forward pass may use weights of before the step if the throughput timer does not wait for it",
+    title="ZeRO-3: a forward pass may use weights from before the last step unless the throughput timer waits",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

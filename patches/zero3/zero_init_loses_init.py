@@ -1,16 +1,16 @@
-"""After zero.Init, a class that inherits `__init__` from a mixin loses it: later instances lack attributes.
+"""After zero.Init, a class that inherits `__init__` from a mixin no longer runs it: later instances lack attributes.
 
-Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every class of modules that
-    defines one, and restores it at the end. From 0.15.1 on it restores those too that it did not wrap: a class without
-    an `__init__` of its own finds the saved one of a base class, and gets it as its own. Where a mixin comes before
-    that base class, the mixin's `__init__` is no longer run. `Qwen3ForSequenceClassification(GenericFor…, Qwen3Pre…)`
-    then has no `num_labels`, `model` and `score`; the first instance, made inside zero.Init, is right. Models whose
-    mixin only sets numbers train with other ones.
-How: as in 0.17.6, only a class that has an `__init__` of its own by then gets one back. A class without one keeps none,
-    and inherits as Python says.
+Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every module class that defines
+    one, and restores it at the end. Since 0.15.1 it also "restores" classes that it did not wrap: a class without its
+    own `__init__` finds the saved one of a base class, and gets it as its own. If a mixin comes before that base class,
+    the mixin's `__init__` no longer runs. `Qwen3ForSequenceClassification(GenericFor…, Qwen3Pre…)` then has no
+    `num_labels`, `model` and `score`; the first instance, made inside zero.Init, is right. Models whose mixin only sets
+    numbers train with wrong ones.
+How: as in 0.17.6, only a class that has its own `__init__` by then gets one back. A class without one inherits as
+    usual.
 Changes: models that are made after a zero.Init, of classes whose mixin's `__init__` was lost. A checkpoint of such a
     model, if it could be trained at all, was trained without what the mixin sets.
-Workaround: Scripts give the class an `__init__` of its own, which calls `super().__init__`. It can stay.
+Workaround: Scripts give the class its own `__init__`, which calls `super().__init__`. It can stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESTORE = (
 )
 
 PATCH = Patch(
-    title="After zero.Init, classes that inherit __init__ from a mixin lose it: has no attribute, or other numbers",
+    title="After zero.Init, classes that inherit __init__ from a mixin skip it: missing attributes or wrong results",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.1,<0.17.6"},
     changes=(

@@ -1,17 +1,17 @@
 """After torch.nn.utils.skip_init inside zero.Init, moving or casting a module partitions its parameters.
 
-Why: for skip_init (ChatGLM and its relatives) zero.Init wraps `_apply` of every class of modules, so that the module is
-    partitioned once it is off the meta device, and puts the former one back. Through 0.15.0 a class that inherits
-    `_apply` gets, as its own, what it inherited at that moment: where its base class was wrapped before it, the
-    wrapper. The order is that of a set, so it may differ from run to run. A module of such a class that is made later
+Why: for skip_init (ChatGLM and its relatives) zero.Init wraps `_apply` of every module class, so that the module is
+    partitioned once it is off the meta device, and restores the original afterwards. Through 0.15.0 a class that
+    inherits `_apply` gets, as its own, what it inherited at that moment: the wrapper, if its base class was wrapped
+    first. The order is that of a set, so it may differ from run to run. A module of such a class that is made later
     without zero.Init, in a reference or reward model for example, is partitioned by its first `.to()`, `.cuda()` or
     `.half()`: `state_dict()` has empty tensors for it, and a forward pass ends with a size mismatch.
-How: a class that had no `_apply` of its own has none afterwards, and inherits that of its base class again. Until then
-    nothing is changed: the same modules are partitioned inside zero.Init.
+How: a class without its own `_apply` has none afterwards, and inherits its base class's again. Until then nothing is
+    changed: the same modules are partitioned inside zero.Init.
 Changes: modules of such classes that are made after a zero.Init keep their weights. A checkpoint that was written
-    without the patch has empty ones for them: make them anew.
-Workaround: Scripts give the class an `_apply` of its own, which calls `super()._apply`, or make the model before
-    zero.Init. Both can stay.
+    without the patch has empty ones for them: create them again.
+Workaround: Scripts give the class its own `_apply`, which calls `super()._apply`, or make the model before zero.Init.
+    Both can stay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEPT = "_old_apply_of_skip_init_hook"
 
 
 PATCH = Patch(
-    title="After skip_init inside zero.Init, modules made without it are partitioned by .to(): empty weights",
+    title="After skip_init inside zero.Init, .to() partitions modules created later: empty weights",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.0,<0.15.1"},
     changes=(

@@ -1,16 +1,16 @@
-"""After zero.Init, classes without an `__init__` of their own still partition: modules made later fail when used.
+"""After zero.Init, classes without an `__init__` of their own still partition: modules created later fail when used.
 
-Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every class of modules, and
-    puts the former one back at the end. Through 0.15.0 a class that inherits `__init__` gets, as its own, what it
-    inherited at that moment: where its base class was wrapped before it, the wrapper. The order is that of a set, so it
-    may differ from run to run. A module of such a class (`class Head(nn.Linear): pass`) that is made later without
+Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every module class, and
+    restores the original at the end. Through 0.15.0 a class that inherits `__init__` gets, as its own, what it
+    inherited at that moment: the wrapper, if its base class was wrapped first. The order is that of a set, so it may
+    differ from run to run. A module of such a class (`class Head(nn.Linear): pass`) that is made later without
     zero.Init, in a reference or reward model for example, has its own parameters partitioned: `state_dict()` has empty
     tensors for them, and a forward pass or `load_state_dict` ends with a size mismatch.
-How: a class that had no `__init__` of its own has none afterwards, and inherits that of its base class again. Inside
-    zero.Init nothing is changed.
+How: a class without its own `__init__` has none afterwards, and inherits its base class's again. Inside zero.Init
+    nothing is changed.
 Changes: modules of such classes that are made after a zero.Init have their weights. A checkpoint that was written
-    without the patch has empty ones for them: make them anew.
-Workaround: Scripts give the class an `__init__` of its own, which calls `super().__init__`, or make the model before
+    without the patch has empty ones for them: create them again.
+Workaround: Scripts give the class its own `__init__`, which calls `super().__init__`, or make the model before
     zero.Init. Both can stay.
 """
 
@@ -32,7 +32,7 @@ _DISABLE = f"{_CONTEXT}.unpatch_init_and_builtins.<locals>._disable_class"
 
 
 PATCH = Patch(
-    title="After zero.Init, modules made without it are partitioned, too: empty weights, or a size mismatch when used",
+    title="After zero.Init, modules created later are partitioned as well: empty weights or a size mismatch",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.15.1"},
     changes=(

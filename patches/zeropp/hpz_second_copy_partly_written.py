@@ -1,12 +1,12 @@
-"""ZeRO++ hpZ: a part of the second copy of a parameter is never written: the backward pass uses garbage for it.
+"""ZeRO++ hpZ: a part of a parameter's second copy is never written: the backward pass uses garbage for it.
 
 Why: with `zero_hpz_partition_size` smaller than the number of ranks, the second copy of a parameter, which the backward
     pass gathers, is partitioned over the ranks of a node. How much each rank writes of its part is computed from its
     part of the first copy. If the number of elements is no multiple of the number of ranks, the last part of the second
-    copy is written in some nodes only, or not to its end. The rest is what its memory held: gradients are garbage or
-    nan.
-How: each rank writes what its part of the second copy has of the parameter, as in 0.13.5; nothing where it has none.
-    Through 0.13.1 the second copy is also as old as the model, which `check` reports, not this patch.
+    copy is written on some nodes only, or not completely. The rest is whatever its memory held: gradients are garbage
+    or nan.
+How: each rank writes the parameter's elements in its part of the second copy, as in 0.13.5; nothing where it has none.
+    Through 0.13.1 the second copy is also never updated, which `check` reports, not this patch.
 Changes: jobs with such parameters; all others give the same numbers. A checkpoint written without the patch loads, but
     its weights were trained on such gradients.
 Workaround: Scripts pad their layers, so that the elements of each parameter are a multiple of the number of ranks. The
@@ -49,7 +49,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO++ hpZ, several nodes: garbage in the backward pass, with parameters not divisible by the ranks",
+    title="ZeRO++ hpZ, several nodes: garbage in the backward pass if a parameter's size is no multiple of the ranks",
     severity=Severity.WRONG_RESULT,
     # the bug is older: before 0.13.0, hpZ does not run beside the torch that is used here
     affects={"deepspeed": ">=0.13.0,<0.13.5"},
@@ -59,7 +59,7 @@ PATCH = Patch(
             replace="if start < param.ds_numel and end <= param.ds_numel:\n    ...\nelse:\n    ...",
             code="write(param, secondary_start, secondary_partition_size)",
             uses=(write,),
-            effect="the second copy of a parameter was written whole; a part would have been garbage",
+            effect="a parameter's second copy was written completely (unpatched: part of it is garbage)",
             when=f"max(0, min(param.ds_numel - secondary_start, secondary_partition_size)) != {_WRITTEN}",
         ),
     ),

@@ -1,10 +1,10 @@
-"""ZeRO++ hpZ: the second copy of a parameter is gathered before it is written: the backward pass uses garbage for it.
+"""ZeRO++ hpZ: a parameter's second copy is gathered before it is written: the backward pass uses garbage.
 
-Why: with `zero_hpz_partition_size` each parameter's second copy is written on the default stream when the parameter
-    is released. The backward pass gathers it on another stream, which does not wait for the write. Where the default
-    stream is behind, as it is when the forward pass has just been queued, the gathering reads what the memory held
-    before: gradients are garbage or nan, different in each run. Most exposed are the layers that the forward pass ends
-    with. Through 0.13.2 `engine.backward` reads the loss first, which waits for the default stream.
+Why: with `zero_hpz_partition_size` each parameter's second copy is written on the default stream when the parameter is
+    released. The backward pass gathers it on another stream, which does not wait for the write. If the default stream
+    lags, as it does when the forward pass has just been queued, the gathering reads whatever the memory held before:
+    gradients are garbage or nan, different in each run. The last layers of the forward pass are most at risk. Through
+    0.13.2 `engine.backward` reads the loss first, which waits for the default stream.
 How: an event is recorded after the write, and the gathering waits for it on its stream. Upstream makes the host wait
     after each write instead.
 Changes: the steps in which a second copy was read too early; all others give the same numbers. A checkpoint written

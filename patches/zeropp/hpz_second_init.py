@@ -1,10 +1,10 @@
-"""ZeRO++ hpZ: zero.Init after another one, or after an engine, fails: intra parallel group is already initialized.
+"""ZeRO++ hpZ: a second zero.Init, or one after an engine, fails: intra parallel group is already initialized.
 
 Why: with `zero_hpz_partition_size` above 1 each zero.Init creates the process groups for the second copies of the
     weights. The function that creates them asserts that there are none yet: a second model (a reference or reward
     model, a teacher), a nested zero.Init and a second call of from_pretrained fail.
-How: groups of the same size are used again: they consist of the same ranks, and engines use them again, too. With
-    another size, or after torch's process groups were destroyed, it fails as before.
+How: groups of the same size are reused: they consist of the same ranks, and engines reuse them, too. With another size,
+    or after torch's process groups were destroyed, it fails as before.
 Workaround: Scripts set `deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP` to None before the second zero.Init,
     which then creates its own groups with the patch, too. It can stay.
 """
@@ -25,7 +25,7 @@ _ASSERTION = f"assert _ZERO_PARAM_INTRA_PARALLEL_GROUP is None, {_MESSAGE}"
 
 
 PATCH = Patch(
-    title="ZeRO++ hpZ, zero.Init a second time: ZeRO parameter intra parallel group is already initialized",
+    title="ZeRO++ hpZ, second zero.Init: ZeRO parameter intra parallel group is already initialized",
     severity=Severity.CRASH,
     # the bug is older: before 0.13.0, hpZ does not run beside the torch that is used here
     affects={"deepspeed": ">=0.13.0"},
@@ -37,7 +37,7 @@ PATCH = Patch(
             "    ranks = dist.get_all_ranks_from_group(group=_ZERO_PARAM_INTRA_PARALLEL_GROUP)\n"
             "    if len(ranks) == min(group_size, dist.get_world_size()):\n"
             "        return",
-            effect="process groups of the same size were used again; an AssertionError would have come",
+            effect="process groups of the same size were reused (unpatched: AssertionError)",
             when="_ZERO_PARAM_INTRA_PARALLEL_GROUP is not None and min(group_size, dist.get_world_size())"
             " == len(dist.get_all_ranks_from_group(group=_ZERO_PARAM_INTRA_PARALLEL_GROUP))",
         ),

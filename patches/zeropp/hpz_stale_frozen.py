@@ -4,13 +4,14 @@ Why: with `zero_hpz_partition_size` a second copy of each parameter is partition
     it exists the parameters are gathered from it. `load_checkpoint` writes the first copy. The second copies of trained
     parameters are dropped then (through 0.18.2: by hpz_stale_secondary) or by the next step; those of frozen
     parameters, made from what the script gave the model, are never dropped. With a frozen part (the base model under
-    LoRA) that was not the checkpoint's from the start, the model computes with a mixture, in every step and every
+    LoRA) that differed from the checkpoint's at the start, the model computes with a mixture, in every step and every
     evaluation. Parameters below `stage3_param_persistence_threshold` are not affected. Nothing fails.
-How: loading also drops the second copies of frozen parameters; the next forward pass makes them again. So does saving:
-    one more gathering between nodes. A quantized copy (`zero_quantized_nontrainable_weights`) stays as it is.
+How: loading also drops the second copies of frozen parameters; the next forward pass makes them again. So does saving,
+    which costs one more gathering between nodes. A quantized copy (`zero_quantized_nontrainable_weights`) stays as it
+    is.
 Changes: jobs with hpZ that load a checkpoint with another frozen part than the model began with compute with the loaded
     one. A checkpoint written without the patch contains the loaded frozen parameters, but the others were trained with
-    different ones: repeat what was trained since such a load. Where the frozen part was the same, nothing changes.
+    different ones: repeat the training since such a load. Where the frozen part was the same, nothing changes.
 Workaround: Scripts set `ds_secondary_tensor` of all parameters to None after loading. There is none left then; it can
     stay.
 """

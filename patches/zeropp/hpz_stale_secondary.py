@@ -7,9 +7,9 @@ Why: with `zero_hpz_partition_size` a second copy of each parameter is partition
     the second copies, the model computes with the old weights (under zero.Init: with random ones); a frozen parameter's
     copy is never dropped.
 How: `GatheredParameters` also updates the second copy, outside of autograd; `load_checkpoint` drops those of the
-    trained parameters, and the next forward pass makes them again. Saving a checkpoint drops them too: one more
-    gathering between nodes. A quantized second copy (`zero_quantized_nontrainable_weights`) stays as it is: it would be
-    overwritten with numbers that are not quantized.
+    trained parameters, and the next forward pass makes them again. Saving a checkpoint drops them too, which costs one
+    more gathering between nodes. A quantized second copy (`zero_quantized_nontrainable_weights`) stays as it is: it
+    would be overwritten with numbers that are not quantized.
 Changes: the first step after loading and every evaluation before it, with frozen parameters loaded under zero.Init all
     steps, use the loaded weights. A checkpoint written without the patch holds the weights as trained: where a part is
     frozen, the rest was trained beside random weights, which are not in it: repeat such a run.

@@ -3,8 +3,8 @@
 Why: MiCS starts the all-gathers of several parameters at once, in PyTorch's coalescing manager, and waits for the
     handle of the last one. Since PyTorch 2.1 only the manager has a handle that can be waited for; those of the single
     all-gathers raise an error instead. Through 0.13.1 it ends the job (in 0.13.0 and 0.13.1 only with newer PyTorch,
-    where it is a ValueError; in 0.12.3 MiCS cannot train, so only evaluations meet it). From 0.13.2 on it is caught: a
-    line in the log at each gathering, and nothing is waited for. The model computes with what the memory held before:
+    where it is a ValueError; in 0.12.3 MiCS cannot train, so only evaluations are affected). Since 0.13.2 it is caught:
+    each gathering logs a line, and nothing is waited for. The model computes with whatever the memory held before:
     garbage or nan, in some runs or layers.
 How: the manager's handle is waited for, on its stream.
 Changes: the steps in which a parameter was used too early; all others give the same numbers. A checkpoint written

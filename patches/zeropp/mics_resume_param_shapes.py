@@ -1,12 +1,12 @@
 """MiCS (`mics_shard_size`): load_checkpoint ends with a TypeError, so that no job can resume.
 
 Why: since 0.14.5 the engine passes the shapes of the parameters to the optimizer's `load_state_dict`, for universal
-    checkpoints. MiCS has a method of its own, which does not take them.
-How: the shapes are left out where the checkpoint is a plain one, which does not need them.
+    checkpoints. MiCS has its own method, which does not accept them.
+How: the shapes are omitted for a regular checkpoint, which does not need them.
 Changes: jobs with MiCS that load a checkpoint with its optimizer's state. Universal checkpoints, and
     `pipeline_loading_checkpoint`, with which MiCS hung before 0.14.5, still fail with the same message.
 Workaround: Scripts replace `MiCS_Optimizer.load_state_dict` by a function that drops `param_shapes` before it calls the
-    former one. It can stay.
+    original. It can stay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def without_shapes(load: Callable[..., Any]) -> Callable[..., Any]:
     def load_state_dict(self: Any, *args: Any, **options: Any) -> Any:
         if all(options.get(each) is None for each in other):
             if "param_shapes" in options:
-                took_effect(__name__, "a checkpoint was loaded without the shapes; a TypeError would have come")
+                took_effect(__name__, "a checkpoint was loaded without the shapes (unpatched: TypeError)")
             options.pop("param_shapes", None)
         return load(self, *args, **options)
 
