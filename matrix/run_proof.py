@@ -103,7 +103,8 @@ def _run(
     """Run and record the cells; `done` collects those recorded, `trouble` why the others are not."""
     entries = {task.entry.id: task.entry for task in tasks}
     started = {patch_id: fingerprints.of(entry) for patch_id, entry in entries.items()}
-    with Meter(len(tasks)) as meter, Cells() as cells, runner.each(tasks, cells.attempt, jobs) as ended:
+    meter = Meter(len(tasks))
+    with Cells() as cells, runner.each(tasks, cells.attempt, jobs) as ended:
         for task, cell in ended:
             entry = task.entry
             if isinstance(cell, str):

@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from dsfix import versions
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry, UnknownPatch
 from dsfix.cli.exits import OK, TROUBLE, Complaint
+from dsfix.cli.printing import output
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import STAYS_OUT, Outcome
 from matrix import proofs, runner, table
@@ -91,10 +87,10 @@ def run(options: argparse.Namespace) -> int:
         mine = [cell for cell in cells if cell.patch_id == entry.id]
         found = sentences(entry.id, mine)
         found += end_of_range(entry, mine) if checked == len(releases) else []
-        rows.append((_row(entry.id, mine, len(found)), "red" if found else "green"))
+        rows.append(_row(entry.id, mine, len(found)))
         mismatches += found
     print(versions.described("torch", "numpy", "python"))
-    _print_table(rows)
+    output.print_table(_COLUMNS, rows)
     for each in missing:
         print(f"deepspeed {each.release} was not checked: {each.reason}")
     for sentence in mismatches:
@@ -255,14 +251,6 @@ def _row(patch_id: str, cells: Sequence[Judged], mismatches: int) -> tuple[str, 
         f"{sum(cell.seconds for cell in cells):.1f}",
         table.span([cell.release for cell in cells if cell.inside], [cell.release for cell in cells]) or "none here",
     )
-
-
-def _print_table(rows: Sequence[tuple[Sequence[str], str]]) -> None:
-    """Rows are (cells, style of the second cell)."""
-    drawn = Table(*_COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
-    for cells, style in rows:
-        drawn.add_row(cells[0], Text(cells[1], style=style), *cells[2:])
-    Console(width=None if sys.stdout.isatty() else 120, markup=False).print(drawn)
 
 
 def _progress() -> Callable[[int, int], None]:

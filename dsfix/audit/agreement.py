@@ -20,7 +20,6 @@ class Seen:
     versions: dict[str, str] = field(default_factory=dict)
     device: str = ""
     failed: str = ""
-    races: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class AuditVerdict:
     comparisons: number of compared numbers and tensors. unseen: what could not be compared -> why. patches: ids of the
     patches that were applied in the ranks. versions: distribution -> version. device: as Lab.device_name. failed: why
     nothing could be compared (timeout, ranks that crashed without a message), else "". errors: the ranks' tracebacks.
-    races: those of all ranks and phases, as dsfix.lab.cuda.races describes them.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -64,8 +62,7 @@ class AuditVerdict:
     seconds: float = 0.0
     failed: str = ""
     errors: tuple[str, ...] = ()
-    races: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
-        return not self.differences and not self.failed and not self.races
+        return not self.differences and not self.failed

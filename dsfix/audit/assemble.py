@@ -62,7 +62,6 @@ def verdict_of(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] |
         device=seen[0].device,
         failed=failed,
         errors=tuple(dict.fromkeys(error for each in ranks for error in each.errors.values())),
-        races=tuple(dict.fromkeys(race for each in ranks for race in each.races)),
     )
 
 

@@ -32,7 +32,6 @@ class Options:
     zero_init: bool | None = None
     lora: bool = False
     schedule: str | None = None
-    races: bool = False
     phases: tuple[str, ...] | None = None
     arguments: Mapping[str, Value] = field(default_factory=dict)
     most_ranks: int = MOST_RANKS

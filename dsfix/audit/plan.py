@@ -36,8 +36,7 @@ class Plan:
     backwards: how a forward ends: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
     "two" (two losses of one forward, each with its own engine.backward) or "tensor" (loss.backward()).
     skip_step: the step (from 0) whose gradients contain an inf on one rank, or None.
-    schedule: of the emulated device's streams, as dsfix.lab.cuda.schedule names them; "": none. races: whether
-    unordered uses of its memory are looked for.
+    schedule: of the emulated device's streams, as dsfix.lab.cuda.schedule names them; "": none.
     phases: those of PHASES that run. universal_ranks: ranks that load the universal checkpoint.
     """
 
@@ -55,7 +54,6 @@ class Plan:
     backwards: str = "loss"
     skip_step: int | None = None
     schedule: str = ""
-    races: bool = False
     phases: tuple[str, ...] = field(default=PHASES)
     universal_ranks: int = 1
     seed: int = 0

@@ -16,7 +16,6 @@ from packaging.version import Version
 import dsfix
 from dsfix.audit.agreement import Seen
 from dsfix.audit.plan import Plan, Unsupported
-from dsfix.lab import cuda
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
 from dsfix.outcome import Outcome
@@ -175,10 +174,9 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
 
 
 def describe(lab: Lab, seen: Seen) -> None:
-    """Records patches, versions, device and races."""
+    """Records patches, versions and device."""
     seen.device = lab.device_name
     seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
-    seen.races = tuple(cuda.races())
     seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}
 
 

@@ -17,7 +17,7 @@ from .plan import Plan
 from .resolve import Resolved
 from .search import SearchResult
 
-_NAMES, _DIFFERENCES, _RACES = 3, 8, 3  # shown in the text; the JSON has all
+_NAMES, _DIFFERENCES = 3, 8  # shown in the text; the JSON has all
 _PHASES = {
     "training": "",
     "resume": "after save_checkpoint and load_checkpoint: ",
@@ -114,8 +114,6 @@ def described(plan: Plan) -> str:
 def in_short(verdict: AuditVerdict) -> str:
     if verdict.failed:
         return verdict.failed
-    if not verdict.differences and verdict.races:
-        return f"{len(verdict.races)} races, {verdict.seconds:.1f} s"
     if not verdict.differences:
         return f"agrees, {verdict.seconds:.1f} s"
     first = verdict.differences[0]
@@ -126,8 +124,7 @@ def _verdict(heading: str, verdict: AuditVerdict) -> Iterator[str]:
     if verdict.failed:
         yield from _wrapped(f"{heading}: nothing compared: {verdict.failed}", 0)
     elif not verdict.differences:
-        races = f"; {len(verdict.races)} races:" if verdict.races else ""
-        yield f"{heading}: agrees with PyTorch within rounding ({verdict.comparisons} comparisons){races}"
+        yield f"{heading}: agrees with PyTorch within rounding ({verdict.comparisons} comparisons)"
     else:
         yield f"{heading}: differs from PyTorch ({verdict.comparisons} comparisons):"
         for difference in verdict.differences[:_DIFFERENCES]:
@@ -135,16 +132,6 @@ def _verdict(heading: str, verdict: AuditVerdict) -> Iterator[str]:
         more = len(verdict.differences) - _DIFFERENCES
         if more > 0:
             yield f"  and {more} more (--json)"
-    yield from _races(verdict)
-
-
-def _races(verdict: AuditVerdict) -> Iterator[str]:
-    for race in verdict.races[:_RACES]:
-        first, *rest = race.splitlines()
-        yield f"  - {first}"
-        yield from rest
-    if len(verdict.races) > _RACES:
-        yield f"  and {len(verdict.races) - _RACES} more races (--json)"
 
 
 def sentence(difference: Difference) -> str:

@@ -77,7 +77,6 @@ def _choose(draft: Draft) -> None:
         "zero_init": zero_init,
         "lora": lora,
         "schedule": options.schedule,
-        "races": options.races,
         "phases": options.phases,
     }
     draft.set(**{name: value for name, value in chosen.items() if value is not None})

@@ -83,7 +83,7 @@ class Search:
         for phases, verdict in known:
             if phases == {*plan.phases}:
                 return verdict
-            if phases > {*plan.phases} and not verdict.races:  # the phase of a race is unknown
+            if phases > {*plan.phases}:
                 return _within(verdict, plan)
         left = self.deadline - time.monotonic()
         if left <= 0:
@@ -203,8 +203,7 @@ def _with(kept: Sequence[str], applied: Sequence[str]) -> str:
 
 
 def _kinds(verdict: AuditVerdict) -> set[tuple[str, str]]:
-    kinds = {(difference.phase, difference.what) for difference in verdict.differences}
-    return kinds | ({("", "race")} if verdict.races else set())
+    return {(difference.phase, difference.what) for difference in verdict.differences}
 
 
 def _within(verdict: AuditVerdict, plan: Plan) -> AuditVerdict:
@@ -219,7 +218,7 @@ def _narrowed(plan: Plan, verdict: AuditVerdict) -> Plan:
     if verdict.failed:
         return plan
     phases = tuple(phase for phase in plan.phases if any(each.phase == phase for each in verdict.differences))
-    trained = all(each.phase in phases for each in verdict.differences) and not verdict.races
+    trained = all(each.phase in phases for each in verdict.differences)
     return replace(plan, phases=phases if trained else ())
 
 

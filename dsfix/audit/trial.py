@@ -82,7 +82,6 @@ def _trial(
     plant: str,
     command: Command,
 ) -> AuditVerdict:
-    streams = schedule.variables(plan.schedule, plan.races)
     directory, work = scratch / "seen", scratch / "work"
     work.mkdir()
     plan_file = scratch / "plan.json"
@@ -93,7 +92,9 @@ def _trial(
         (directory / phase).mkdir(parents=True)
         arguments = [str(plan_file), str(directory), phase, *([plant] if plant else [])]
         argv = [*command("dsfix.audit.rank"), *arguments]
-        ended = launch(argv, ranks=ranks, timeout=timeout, env={**environment, **streams}, cwd=work)
+        ended = launch(
+            argv, ranks=ranks, timeout=timeout, env={**environment, schedule.SCHEDULE: plan.schedule}, cwd=work
+        )
         return [result for result in ended if not (directory / phase / f"rank-{result.rank}.pt").exists()]
 
     silent = job("training", plan.ranks)

@@ -74,7 +74,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="order of work on streams: early, late, ahead or random:SEED (emulated device only)",
     )
-    add("--races", action="store_true", help="report unordered uses of memory by streams (emulated device only)")
     add("--phases", type=_phases, metavar="NAME,…", help=f"{', '.join(PHASES)} or none (default: all)")
     add("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
     add("--no-search", action="store_true", help="only compare, with and without dsfix")
@@ -157,8 +156,8 @@ def _resolved(options: argparse.Namespace) -> Resolved:
     try:
         given = arguments.parse(options.model_args)
         device, ranks, why = _device(options.device)
-        if (options.schedule or options.races) and (device == "cpu" or ranks is not None):
-            raise Complaint(f"--schedule and --races require the emulated CUDA device{why and f'; {why}'}")
+        if options.schedule and (device == "cpu" or ranks is not None):
+            raise Complaint(f"--schedule requires the emulated CUDA device{why and f'; {why}'}")
         named = {each.name for each in dataclasses.fields(Options)} - {"arguments", "device", "most_ranks"}
         chosen = Options(
             **{name: getattr(options, name) for name in named},
@@ -216,29 +215,29 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
     plan = audit.resolved.plan
     operator = operators.needed(plan)
     run = functools.partial(trial, command=command)
-    with progress.shown(3 if operator else 2) as shown:
-        if operator:
-            shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
-            shown.done(f"{compiled(plan, command):.1f} s")
-        shown.start("with dsfix")
-        audit.with_dsfix = verdict = run(plan, timeout=options.timeout)
-        shown.done(in_short(verdict), 1 if verdict.patches else 2)
-        if not verdict.patches:
-            return
-        shown.start("without dsfix")
-        audit.without = run(plan, patched=False, timeout=options.timeout)
-        shown.done(in_short(audit.without))
+    shown = progress.Progress(3 if operator else 2)
+    if operator:
+        shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
+        shown.done(f"{compiled(plan, command):.1f} s")
+    shown.start("with dsfix")
+    audit.with_dsfix = verdict = run(plan, timeout=options.timeout)
+    shown.done(in_short(verdict), 1 if verdict.patches else 2)
+    if not verdict.patches:
+        return
+    shown.start("without dsfix")
+    audit.without = run(plan, patched=False, timeout=options.timeout)
+    shown.done(in_short(audit.without))
     if options.no_search or verdict.failed or (verdict.agrees and audit.without.agrees):
         return
-    with progress.shown(None) as shown:
+    shown = progress.Progress(None)
 
-        def watched(what: str | None, seen: AuditVerdict | None) -> None:
-            if what is not None:
-                shown.start(what)
-            if seen is not None:
-                shown.done(in_short(seen))
+    def watched(what: str | None, seen: AuditVerdict | None) -> None:
+        if what is not None:
+            shown.start(what)
+        if seen is not None:
+            shown.done(in_short(seen))
 
-        patience = min(options.timeout, _LEAST + _PATIENCE * verdict.seconds)
-        search = Search(run, plan, verdict, time.monotonic() + options.time, patience, watched)
-        audit.found = search.found
-        search.run(audit.without, audit.resolved.suspects)
+    patience = min(options.timeout, _LEAST + _PATIENCE * verdict.seconds)
+    search = Search(run, plan, verdict, time.monotonic() + options.time, patience, watched)
+    audit.found = search.found
+    search.run(audit.without, audit.resolved.suspects)

@@ -1,9 +1,8 @@
-"""`explain [FILE…]`: recognises known problems in logs or tracebacks, or by name, and shows the remedy."""
+"""`explain [FILE…]`: recognises known problems in logs or tracebacks, and shows the remedy."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from .exits import BAD_USAGE, OK, UNSEEN
@@ -19,22 +18,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="*",
         default=["-"],
-        help="a log file (also gzip); - or nothing for standard input; or an id or upstream number: 7948, #7948, URL",
+        help="a log file (also gzip); - or nothing for standard input",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Reads what can be read; a file that cannot is reported and sets the exit status."""
-    from ..explain import problems
     from ..explain.ranking import Standing, ranked
     from ..explain.recognise import LogReading
     from .printing import findings
 
-    reading, named = LogReading(), list[problems.Problem]()
+    reading = LogReading()
     for name in dict.fromkeys(options.files):
-        if not os.path.exists(name) and (known := problems.named(name)):
-            named += known
-            continue
         if name == "-" and sys.stdin is not None and sys.stdin.isatty():
             print("dsfix: reading standard input until Ctrl-D", file=sys.stderr)
         reading.read(name)
@@ -43,17 +38,13 @@ def run(options: argparse.Namespace) -> int:
             print(f"dsfix: {complaint}", file=sys.stderr)
     found = ranked(reading)
     if options.json:
-        output.print_json(
-            {**findings.as_json(reading, found), "named": [findings.problem_json(each) for each in named]}
-        )
+        output.print_json(findings.as_json(reading, found))
     else:
-        for problem in named:
-            findings.print_problem(problem)
         if found:
             findings.print_findings(reading, found)
-        if reading.files and not reading.known and not any(file.trouble for file in reading.files):
+        if not reading.known and not any(file.trouble for file in reading.files):
             print(findings.nothing(reading.files))
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
     recognised = any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found)
-    return OK if named or recognised else UNSEEN
+    return OK if recognised else UNSEEN

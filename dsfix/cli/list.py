@@ -13,9 +13,8 @@ from .. import survey, versions
 from ..catalogue import registry
 from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
-from ..job import Job
 from ..outcome import Outcome
-from ..patch import Patch, Severity
+from ..patch import Severity
 from ..settings import Settings
 from ..upstream import releases, table
 from . import prepare
@@ -30,9 +29,6 @@ _Listed = list[tuple[Entry, Verdict]]
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     what = command.add_mutually_exclusive_group()
-    what.add_argument(
-        "--config", metavar="FILE", help="only patches whose bug this DeepSpeed config, or accelerate's YAML, triggers"
-    )
     what.add_argument(
         "--job", type=Path, metavar="DIR", help="show what the patches did in a job, from its DSFIX_REPORT directory"
     )
@@ -76,8 +72,6 @@ def run(options: argparse.Namespace) -> int:
         wanted, settings = options.severity or _SEVERITIES, Settings.read()
         entries = [each for each in registry.catalogue().values() if each.patch.severity.value in wanted]
         listed = [(each, _verdict(each, release, settings)) for each in entries]
-        if options.config is not None:
-            listed, remark = _meeting(listed, options)
     except releases.UnknownRelease as error:
         return prepare.refused(Complaint(str(error), UNSEEN if options.deepspeed is None else BAD_USAGE), options.json)
     except Complaint as complaint:
@@ -86,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         output.print_json({"distributions": survey.distributions(), "patches": [_as_json(*each) for each in listed]})
     else:
         output.say(heading)
-        _print(listed, remark, options)
+        _print(listed, options.verbose)
     return TROUBLE if any(verdict.outcome.trouble for _, verdict in listed) else OK
 
 
@@ -101,26 +95,6 @@ def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdi
     return Verdict(Outcome.PENDING if patch.claims(str(release)) else Outcome.NOT_AFFECTED, f"deepspeed {release}")
 
 
-def _meeting(listed: _Listed, options: argparse.Namespace) -> tuple[_Listed, str]:
-    """The patches for bugs that the config triggers, and a sentence on those that it cannot decide."""
-    from ..check.checking import check
-
-    try:
-        job = check(options.config, deepspeed=options.deepspeed).facts.job
-    except ValueError as error:
-        raise Complaint(str(error)) from None
-    unknown = sum(verdict.outcome is Outcome.PENDING and entry.patch.config is None for entry, verdict in listed)
-    met = [(entry, verdict) for entry, verdict in listed if _meets(entry.patch, job)]
-    return met, f"{unknown} more apply to bugs that do not show in a config: `python -m dsfix list` lists them."
-
-
-def _meets(patch: Patch, job: Job) -> bool:
-    try:
-        return patch.config is not None and patch.config(job)
-    except Exception:  # raised for a value that DeepSpeed rejects
-        return False
-
-
 def _as_json(entry: Entry, verdict: Verdict) -> dict[str, str]:
     return {
         "id": entry.id,
@@ -132,20 +106,15 @@ def _as_json(entry: Entry, verdict: Verdict) -> dict[str, str]:
     }
 
 
-def _print(listed: _Listed, remark: str, options: argparse.Namespace) -> None:
+def _print(listed: _Listed, verbose: bool) -> None:
     ordered = sorted(listed, key=_place)
     counts = Counter(entry.patch.severity.value for entry, verdict in ordered if verdict.outcome is Outcome.PENDING)
     told = ", ".join(f"{number} {severity}" for severity, number in counts.items())
-    what = f"patches for bugs that {options.config} triggers" if options.config else "patches"
-    output.say(f"{sum(counts.values())} of {len(listed)} {what} apply{': ' if told else ''}{told}")
-    output.say(remark)
+    output.say(f"{sum(counts.values())} of {len(listed)} patches apply{': ' if told else ''}{told}")
     rest = output.counted(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
-    output.say(f"{rest}: `--verbose` shows the reasons" if rest and not options.verbose else rest)
-    if options.verbose:
-        rows = [
-            ((each.id, output.word(verdict.outcome), _why(each, verdict)), output.style(verdict.outcome))
-            for each, verdict in ordered
-        ]
+    output.say(f"{rest}: `--verbose` shows the reasons" if rest and not verbose else rest)
+    if verbose:
+        rows = [(each.id, output.word(verdict.outcome), _why(each, verdict)) for each, verdict in ordered]
         output.print_table(("patch", "here", "why"), rows)
     else:
         output.print_lines(

@@ -57,11 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("dsfix: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except ModuleNotFoundError as error:
-        if error.name != "rich":
-            raise
-        print("dsfix: rich is missing, which prints the tables: pip install rich", file=sys.stderr)
-        return BAD_USAGE
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing at exit would fail again
         if isinstance(error, BrokenPipeError):  # the reader is gone

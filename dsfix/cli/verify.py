@@ -107,21 +107,21 @@ def _collect(
             f"dsfix: {total} runs; an estimate follows the first. Ctrl-C stops and prints the results so far",
             file=sys.stderr,
         )
-    with progress.shown(total, alike=True) as shown:
-        for row, runs in plan:
-            if not runs:
-                rows.append(row)
-                continue
-            shown.start(f"{row.entry.id} without the patch")
-            without = _reproduce(row.entry.id, False, timeout)
-            skipped = runs == 2 and without.outcome == "cannot-tell"
-            shown.done(_in_short(without), 2 if skipped else 1)
-            rows.append(dataclasses.replace(row, without=without))
-            if runs == 2 and not skipped:
-                shown.start(f"{row.entry.id} with the patch")
-                patched = _reproduce(row.entry.id, True, timeout)
-                rows[-1] = dataclasses.replace(rows[-1], patched=patched)
-                shown.done(_in_short(patched))
+    shown = progress.Progress(total, alike=True)
+    for row, runs in plan:
+        if not runs:
+            rows.append(row)
+            continue
+        shown.start(f"{row.entry.id} without the patch")
+        without = _reproduce(row.entry.id, False, timeout)
+        skipped = runs == 2 and without.outcome == "cannot-tell"
+        shown.done(_in_short(without), 2 if skipped else 1)
+        rows.append(dataclasses.replace(row, without=without))
+        if runs == 2 and not skipped:
+            shown.start(f"{row.entry.id} with the patch")
+            patched = _reproduce(row.entry.id, True, timeout)
+            rows[-1] = dataclasses.replace(rows[-1], patched=patched)
+            shown.done(_in_short(patched))
 
 
 def _reproduce(patch_id: str, patched: bool, timeout: float) -> Sighting:

@@ -30,19 +30,6 @@ STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
 SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _OP = re.compile(r"^(\w+)[ .]+\[(YES|NO)\][ .]+\[(OKAY|NO)\]\s*$", re.M)
-TESTED_TORCH = {
-    "0.12.0": ("1.12", "2.1"),
-    "0.13.2": ("2.2",),
-    "0.14.2": ("2.2", "2.3"),
-    "0.14.3": ("2.3",),
-    "0.14.5": ("2.4",),
-    "0.15.3": ("2.5",),
-    "0.16.4": ("2.6",),
-    "0.16.8": ("2.6", "2.7"),
-    "0.18.5": ("2.7", "2.9"),
-    "0.19.1": ("2.7", "2.10"),
-    "0.19.6": (),
-}
 """The torch that DeepSpeed's unit tests ran with upstream, from the release named to the next; (): not known.
 
 From the workflows that run all of `tests/unit` on each change, as of each release's tag: nv-torch-latest-v100,
@@ -114,16 +101,12 @@ class Unmet:
 
 @dataclass(frozen=True)
 class Packages:
-    """The installed packages. `versions`: None if a distribution is not installed, "" if it has no metadata.
-
-    `tested_torch`: what the installed DeepSpeed was tested with upstream, by minor version; () if not known.
-    """
+    """The installed packages. `versions`: None if a distribution is not installed, "" if it has no metadata."""
 
     versions: Mapping[str, str | None]
     torch: Torch
     deepspeed: DeepSpeed
     unmet: tuple[Unmet, ...] = ()
-    tested_torch: tuple[str, ...] = ()
     torch_probe: Probe = Probe()
     deepspeed_probe: Probe = Probe()
     dsfix_probe: Probe | None = None
@@ -142,20 +125,7 @@ def collect() -> Packages:
         torch=torch_files(module_file("torch")),
         deepspeed=deepspeed_files(module_file("deepspeed.runtime") and module_file("deepspeed")),
         unmet=unmet(),
-        tested_torch=tested_torch(versions.installed("deepspeed") or ""),
     )
-
-
-def tested_torch(deepspeed: str) -> tuple[str, ...]:
-    """Looks a release up in TESTED_TORCH; () for a development build."""
-    try:
-        version = Version(deepspeed)
-    except InvalidVersion:
-        return ()
-    if version.local or version.is_prerelease:
-        return ()
-    rows = [torch for release, torch in TESTED_TORCH.items() if Version(release) <= version]
-    return rows[-1] if rows else ()
 
 
 def torch_files(file: str | None) -> Torch:

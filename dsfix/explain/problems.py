@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .. import rules, survey, versions
+from .. import rules, versions
 from ..catalogue import registry
 from ..patch import Patch, Severity
 from .literals import Clause, Literals, required, trigger
@@ -85,18 +84,6 @@ def known() -> tuple[Problem, ...]:
         *(_of_signature(signature, catalogue) for signature in signatures),
         *(_of_patches(entries) for entries in by_symptom.values()),
     )
-
-
-def named(text: str) -> list[Problem]:
-    """Returns the problems of that id, in any case, or for that patch, issue or pull request: see `survey.entries`."""
-    links, entries = {survey.reference(text)} - {None}, list[registry.Entry]()
-    with contextlib.suppress(registry.UnknownPatch):
-        entries = survey.entries(text)
-    names = {text.lower(), *(entry.id for entry in entries)}
-    found = [
-        each for each in known() if names & {each.id, *each.patches} or links & {*map(survey.reference, each.evidence)}
-    ]
-    return found or [_of_patches([each]) for each in entries]
 
 
 def literals() -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import dsfix
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.cuda.schedule import variables
+from dsfix.lab.cuda.schedule import SCHEDULE
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.isolation import isolated
 from dsfix.lab.rank_variables import rank
@@ -76,7 +76,7 @@ def run(
         scratch = Path(directory)
         environment = {
             **isolated(scratch, path=path, skip=() if patched else (patch_id,)),
-            **(variables(schedule, races=False) if schedule else {}),
+            **({SCHEDULE: schedule} if schedule else {}),
         }
         if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
             defaults = (each.id for each in catalogue().values() if each.patch.default)

@@ -26,7 +26,8 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
     Returns the patches whose statement count changed; their hits in other jobs are discarded.
     """
     renumbered = set[str]()
-    with Meter(len(chosen)) as meter, runner.each(chosen, lambda job: _all(job, trials), at_a_time) as ended:
+    meter = Meter(len(chosen))
+    with runner.each(chosen, lambda job: _all(job, trials), at_a_time) as ended:
         for job, (found, seen) in ended:
             rank = next((rank for rank in seen.ranks if rank), None)
             applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES] if rank else []
@@ -59,7 +60,8 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
     changes = fingerprints.of_changes(catalogue()[patch_id])
     chosen = list(_through(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Verdict, Seen]] = {}
-    with Meter(len(chosen)) as meter, runner.each(chosen, lambda job: _one(job, trials, patch_id), at_a_time) as ended:
+    meter = Meter(len(chosen))
+    with runner.each(chosen, lambda job: _one(job, trials, patch_id), at_a_time) as ended:
         for job, each in ended:
             fresh[job.id] = each
             meter.advance()

@@ -125,7 +125,7 @@ def programs(machine: Machine, script: Path, releases: Releases, release: str) -
     """Name of a program -> whether its missing wait shows, and the one with the wait is right."""
     path = releases.path(release)
     with tempfile.TemporaryDirectory(prefix="dsfix-gpu-") as directory:
-        streams = schedule.variables("late", races=False) if machine.emulated else {}
+        streams = {schedule.SCHEDULE: "late"} if machine.emulated else {}
         environment = {**isolated(Path(directory), path=path), **streams, "DSFIX_SEVERITY": "import"}
         [done] = launch([sys.executable, str(script)], 1, LIMIT, environment, directory)
     try:

@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 
 from matrix import runner, table
-from matrix.pull_requests import command as pull_requests
 from matrix.upstream import docs, fixes, records, running, selection
 
 NAME = "upstream"
-HELP = "run a selection of DeepSpeed's own tests from a clone, or write the patches into it with tests"
+HELP = "run a selection of DeepSpeed's own tests from a clone"
 _SECONDS = 120.0
 _RANKS = 4
 
@@ -31,7 +30,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     runs.add_argument("--seconds", type=float, default=_SECONDS, metavar="S", help="time limit of one test")
     runs.add_argument("--ranks", type=int, default=_RANKS, metavar="N", help="tests that need more are skipped")
     runs.set_defaults(action=_run)
-    pull_requests.add_arguments(commands.add_parser(pull_requests.NAME, help=pull_requests.HELP))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -37,14 +37,14 @@ def run(record: Record, session: Tests, tests: Sequence[str], again: bool = Fals
     print(f"deepspeed {record.release}, tests of {record.tests}: {len(rest)} of {len(tests)} to run", flush=True)
     if rest:
         session.build()
-    with Meter(len(rest)) as meter:
-        for group in _groups(rest):
-            for variant in VARIANTS:
-                for ended in session.run(variant, [each for each in group if not record.runs[each].outcomes(variant)]):
-                    _store(record, session, variant, ended)
-                    if record.runs[ended.test].complete:
-                        meter.advance()
-            _repeat(record, session, [test for test in group if record.runs[test].worse])
+    meter = Meter(len(rest))
+    for group in _groups(rest):
+        for variant in VARIANTS:
+            for ended in session.run(variant, [each for each in group if not record.runs[each].outcomes(variant)]):
+                _store(record, session, variant, ended)
+                if record.runs[ended.test].complete:
+                    meter.advance()
+        _repeat(record, session, [test for test in group if record.runs[test].worse])
 
 
 def find_patches(record: Record, session: Tests) -> None:

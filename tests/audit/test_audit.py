@@ -1,10 +1,8 @@
 """`audit` with a stand-in for the training: reading configs, the search, the text, the JSON, the exit status."""
 
-import dataclasses
 import importlib.util
 import json
 import math
-import re
 import signal
 import textwrap
 import time
@@ -288,12 +286,10 @@ LOST = Difference("resume", "parameters", 3, ("a.weight",), 0.5, 1.0, 0.5, 1e-6)
 
 
 class Bench:
-    """A stand-in for trials: `found(plan, patches)` returns the differences, `races` the races. plans: those trained by
-    the search.
-    """
+    """A stand-in for trials: `found(plan, patches)` returns the differences. plans: those trained by the search."""
 
-    def __init__(self, plan, applied, found, races=lambda plan, patches: ()):
-        self.applied, self.found, self.races, self.plans = tuple(applied), found, races, []
+    def __init__(self, plan, applied, found):
+        self.applied, self.found, self.plans = tuple(applied), found, []
         self.plan = plan
 
     def trial(self, plan, *, skip=(), patched=True, timeout=120.0):
@@ -301,8 +297,7 @@ class Bench:
         self.plans.append(plan)
         found = self.found(plan, set(patches))
         errors = tuple(each.detail for each in found if each.what == "error")
-        races = tuple(self.races(plan, set(patches)))
-        return AuditVerdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors, races=races)
+        return AuditVerdict(tuple(found), 100, patches=patches, seconds=1.0, errors=errors)
 
     def search(self, suspects=(), seconds=1000.0):
         search = Search(self.trial, self.plan, self.trial(self.plan), time.monotonic() + seconds)
@@ -439,17 +434,6 @@ def test_one_training_confirms_the_patch_whose_symptom_the_error_shows(phases):
     assert found.trials == 1
 
 
-def test_a_race_of_a_later_phase_is_not_attributed_to_the_training():
-    """The patch that the error names is enough for the training; p07 is needed for a later phase."""
-    named = "zero3_checkpoint_recompute"
-
-    def races(plan, patches):
-        return ["race"] if {named} <= patches and "p07" not in patches and "resume" in plan.phases else []
-
-    bench = Bench(plan_of(phases=("resume",)), [named, *MANY], unless(named, wrong=error(EMPTIED)[0]), races)
-    assert {fix.patch for fix in bench.search().fixes} == {named, "p07"}
-
-
 def test_an_error_hidden_by_another_also_names_its_patch():
     def found(plan, patches):
         if "torch_elastic_log" not in patches:
@@ -484,19 +468,9 @@ def text_of(*arguments, **options):
     return " ".join(" ".join(report.text(audit_of(*arguments, **options))).split())
 
 
-VERSIONS = {"deepspeed": "0.17.6", "torch": "2.13.0+cpu"}
 AGREES = AuditVerdict(
-    comparisons=412, patches=("zero2_accumulation_drops_microbatches",), versions=VERSIONS, device="CPU"
+    comparisons=412, patches=("zero2_accumulation_drops_microbatches",), versions={"deepspeed": "0.17.6"}, device="CPU"
 )
-
-
-def test_text_of_agreement():
-    text = text_of(AGREES, AuditVerdict(comparisons=412, unseen={"norm": "there is none"}))
-    assert "deepspeed 0.17.6, torch 2.13.0+cpu" in text
-    assert "ZeRO-2, bf16, accumulation 4, clipping 1, AdamW; 6 steps on 2 ranks; CPU, 12 s" in text
-    assert text.count("agrees with PyTorch within rounding (412 comparisons)") == 2
-    assert "- micro-batches of 2" in text
-    assert not re.search("fixe[ds]", text, re.IGNORECASE)
 
 
 def test_text_of_a_fix():
@@ -539,20 +513,6 @@ def test_text_of_a_remaining_bug():
 def test_text_of_a_wrong_patch_and_of_no_comparison():
     assert "a patch is wrong" in text_of(AuditVerdict((WRONG,), 30, patches=("p",)), AuditVerdict((), 30))
     assert "nothing compared: timed out after 120 s" in text_of(AuditVerdict(failed="timed out after 120 s"))
-
-
-def test_races_prevent_agreement():
-    races = tuple(f"race: write by op{number}\n      a.py:1 in f\n    and read by op" for number in range(5))
-    raced = dataclasses.replace(AGREES, races=races)
-    assert not raced.agrees
-    text = text_of(raced)
-    assert "(412 comparisons); 5 races: - race: write by op0 a.py:1 in f and read by op - race: write by op1" in text
-    assert "and 2 more races (--json)" in text
-
-
-def test_a_patch_that_ends_a_race_is_found():
-    bench = Bench(plan_of(), MANY, lambda plan, patches: [], unless("p03", wrong="race"))
-    assert [fix.patch for fix in bench.search().fixes] == ["p03"]
 
 
 def test_json_is_json():
@@ -687,8 +647,7 @@ def test_options_reach_the_plan(audit):
         ("--phases=load", "must be some of resume, universal, zero_to_fp32, 16bit, or none; got 'load'"),
         ("--model-args=learning_rat=1", "did you mean learning_rate"),
         ("--schedule=sooner", "expected early, late, ahead or random:SEED, got 'sooner'"),
-        ("--schedule=late", "--schedule and --races require the emulated CUDA device"),
-        ("--races", "--schedule and --races require the emulated CUDA device"),
+        ("--schedule=late", "--schedule requires the emulated CUDA device"),
     ],
 )
 def test_bad_options(audit, option, words):
@@ -757,18 +716,9 @@ def test_when_interrupted_the_results_so_far_are_reported(audit, number):
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (WAITS, "Interrupted before anything was compared."),
-        (f"if not patched: {WAITS}\n    return AuditVerdict((), 10, patches=patches)", "Interrupted: these are the"),
-    ],
-)
-def test_an_interrupted_audit_says_so(audit, body, said):
-    process = audit.start(body=body)
+def test_an_audit_that_is_interrupted_before_anything_was_compared_says_so(audit):
+    process = audit.start(body=WAITS)
     assert any("waiting" in line for line in process.stderr)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said in out
-    assert ("(10 comparisons)" in out) == ("so far" in out)
+    assert (process.returncode, "Interrupted before anything was compared." in out) == (130, True)

@@ -28,16 +28,6 @@ def test_its_patches_are_found(clone):
     assert str(clone / "patches" / "offload" / "zero3_offload_clip_device.py") in shown.stdout
 
 
-def test_without_rich(clone):
-    (clone / "without_rich.py").write_text(
-        "import runpy, sys\nsys.modules['rich'] = None\nsys.argv[1:] = ['list', '--verbose', '--deepspeed', '0.15.4']\n"
-        "runpy.run_module('dsfix', run_name='__main__', alter_sys=True)\n"
-    )
-    listed = dsfix(clone, "without_rich.py")
-    assert listed.returncode == 2
-    assert listed.stderr == "dsfix: rich is missing, which prints the tables: pip install rich\n"
-
-
 def test_an_unrelated_package_named_patches_is_ignored(clone):
     (clone / "patches" / "_template.py").unlink()
     listed = dsfix(clone, "-m", "dsfix", "list")

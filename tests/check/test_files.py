@@ -100,12 +100,6 @@ def test_several_files_the_worst_status_counts(check, environment):
     assert [f"dsfix: {each['error']}" for each in (absent, other)] == done.stderr.splitlines()
 
 
-def test_text_is_as_wide_as_the_terminal(check, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    shown = check({**GOOD, "train_batch_size": "8", "gradient_cliping": 1.0}).stdout.splitlines()
-    assert max(len(line) for line in shown[1:]) <= 60
-
-
 def test_the_release_decides(check):
     config = {**GOOD, "amp": {"enabled": False}}
     assert check(config, release="0.19.7").returncode == 0

@@ -60,14 +60,9 @@ def test_the_page(environment):
         head for head in heads if head in ("python", "platform", "torch", "driver", "memory", "deepspeed", "ops")
     ] == [*("python", "platform", "torch", "driver", "memory", "deepspeed", "ops")]
     assert any(line.startswith("ops") and "can be built: cpu_adam" in line for line in lines)
-    assert not any("tested upstream" in line for line in lines)  # not known of 0.19.8
     assert all(len(line) <= 120 for line in lines if "/" not in line)
     narrow = doctor(environment, COLUMNS="80").stdout.splitlines()
     assert 70 < max(len(line) for line in narrow if "/" not in line) <= 80
-
-
-def test_the_torch_tested_upstream_is_shown(environment):
-    assert "deepspeed 0.16.9 was tested upstream with torch 2.6 and 2.7" in doctor(environment.install("0.16.9")).stdout
 
 
 def test_an_import_that_fails_is_an_error(environment):
@@ -115,14 +110,3 @@ def test_the_page_is_printed_without_deepspeed(environment, half):
     assert ("deepspeed_half_installed" if half else "deepspeed_missing") in ids(done)
     assert "deepspeed_import_fails" not in ids(done)
     assert "What to fix" in doctor(environment).stdout
-
-
-def test_bad_usage(environment):
-    assert doctor(environment.install(), "everything").returncode == 2
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_that_is_not_utf8(environment, encoding):
-    done = doctor(environment.install(), PYTHONIOENCODING=encoding)
-    assert "-> " in done.stdout
-    assert "Traceback" not in done.stderr

@@ -23,11 +23,6 @@ def test_the_installed_release(environment):
     assert "left out" not in whole.stdout
 
 
-def test_the_known_bugs_of_a_severity(environment):
-    done = environment.dsfix("list", "--deepspeed", "0.14.2", "--upstream", "--severity", "hang", "--json")
-    assert {each["severity"] for each in json.loads(done.stdout)["upstream"]["bugs"]} == {"hang"}
-
-
 def test_as_json(environment):
     done = environment.install("0.14.2").dsfix("list", "--upstream", "--json")
     found = json.loads(done.stdout)
@@ -67,12 +62,6 @@ def test_an_installed_version_that_the_table_does_not_cover(environment, version
     assert "Traceback" not in done.stderr
 
 
-def test_upstream_without_deepspeed(environment):
-    done = environment.dsfix("list", "--upstream")
-    assert done.returncode == 3
-    assert "DeepSpeed is not installed" in done.stderr
-
-
 def test_a_release_that_is_not_installed(environment):
     done = environment.dsfix("list", "--deepspeed", "0.14.2", DSFIX_ONLY="")
     assert done.returncode == 0, done.stderr
@@ -88,12 +77,6 @@ def test_a_release_that_is_not_installed_as_json(environment):
     patches = {each["id"]: each for each in found["patches"]}
     assert (patches[FLAGSHIP]["outcome"], patches[FLAGSHIP]["reason"]) == ("pending", "deepspeed 0.14.2")
     assert patches["dict_output_double_scaling"]["outcome"] == "not-affected"
-
-
-def test_patches_that_the_user_disabled_are_also_disabled_there(environment):
-    done = environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="", DSFIX_SKIP=FLAGSHIP)
-    [one] = [each for each in json.loads(done.stdout)["patches"] if each["id"] == FLAGSHIP]
-    assert (one["outcome"], one["reason"]) == ("disabled", "named in DSFIX_SKIP")
 
 
 @pytest.mark.parametrize("version", ["0.11.2", "0.12.99", "99.0", "new"])

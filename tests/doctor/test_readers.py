@@ -278,24 +278,6 @@ def test_deepspeed_files_without_facts(tmp_path, text):
     assert (found.prebuilt, found.missing, found.cuda_alike) == ((), (), {})
 
 
-@pytest.mark.parametrize(
-    ("deepspeed", "torch"),
-    [
-        ("0.11.2", ()),
-        ("0.12.0", ("1.12", "2.1")),
-        ("0.16.7", ("2.6",)),
-        ("0.16.9", ("2.6", "2.7")),
-        ("0.16.9+0a1b2c3", ()),
-        ("0.19.0.dev0", ()),
-        ("0.19.5", ("2.7", "2.10")),
-        ("99.0", ()),
-        ("", ()),
-    ],
-)
-def test_the_torch_that_a_release_was_tested_with(deepspeed, torch):
-    assert packages.tested_torch(deepspeed) == torch
-
-
 def test_torch_files(tmp_path):
     tree(
         tmp_path / "torch",

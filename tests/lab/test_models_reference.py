@@ -24,13 +24,6 @@ deterministic = dict(
     rank=same(models.token_batch(1, 2), models.token_batch(0, 2)),
     step=same(models.regression_batch(0, 1), models.regression_batch(0, 2)))
 
-def gradients(checkpointing):
-    model = models.Transformer(checkpointing=checkpointing)
-    loss = model.loss(*models.token_batch(0, 0))
-    loss.backward()
-    return [loss, *(p.grad for p in model.parameters())]
-plain = gradients(None)
-checkpointed = {how: same(plain, gradients(how)) for how in ("reentrant", "non-reentrant")}
 
 # mean over micro-batches and one clipped SGD step, by hand
 weight = nn.Linear(1, 1, bias=False)
@@ -41,11 +34,6 @@ weight = nn.Linear(1, 1, bias=False)
 nn.init.constant_(weight.weight, 1.0)
 steps = [[(torch.tensor([[1.0]]),)], [(torch.tensor([[2.0]]),)]]
 changing = reference.train(weight, steps, lambda x: weight(x).sum(), "SGD", rates=[0.5, 0.125], lr=9.0)
-learned = {}
-for name in ("Adam", "AdamW", "SGD"):
-    model = models.MLP()
-    training = reference.train(model, [[models.regression_batch(0, 0)]] * 20, model.loss, name, lr=0.02)
-    learned[name] = training.losses[-1] < 0.7 * training.losses[0]
 
 a = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([4.0])}
 b = {"x": torch.tensor([1.0, 2.5]), "y": torch.tensor([4.0])}
@@ -55,10 +43,8 @@ differences = dict(
     text=str(reference.largest_difference(b, a)), nan=reference.largest_difference(nan, a).name,
     names=error(lambda: reference.largest_difference({"x": a["x"]}, a)),
     shapes=error(lambda: reference.largest_difference({**a, "y": torch.ones(2)}, a)))
-wrong = [error(lambda: models.Transformer(checkpointing="yes")),
-         error(lambda: reference.train(weight, [], None, "Lion"))]
-print(json.dumps(dict(deterministic=deterministic, checkpointed=checkpointed, learned=learned, differences=differences,
-    by_hand=[by_hand.losses, by_hand.gradient_norms, by_hand.parameters["weight"].item()], wrong=wrong,
+print(json.dumps(dict(deterministic=deterministic, differences=differences,
+    by_hand=[by_hand.losses, by_hand.gradient_norms, by_hand.parameters["weight"].item()],
     changing=[*changing.losses, changing.parameters["weight"].item()])))
 """
 
@@ -79,20 +65,12 @@ def test_models_and_batches_are_deterministic(seen):
     }
 
 
-def test_checkpointing_changes_no_gradient(seen):
-    assert seen["checkpointed"] == {"reentrant": True, "non-reentrant": True}
-
-
 def test_reference_by_hand(seen):
     assert seen["by_hand"] == [[2.0], [2.0], pytest.approx(0.5)]
 
 
 def test_a_rate_for_each_step(seen):
     assert seen["changing"] == [1.0, 1.0, 0.25]  # 1 - 0.5 * 1 - 0.125 * 2
-
-
-def test_optimizers_learn(seen):
-    assert seen["learned"] == {"Adam": True, "AdamW": True, "SGD": True}
 
 
 def test_largest_difference(seen):
@@ -104,10 +82,3 @@ def test_largest_difference(seen):
         "names": "names differ: ['y']",
         "shapes": "y has shape (2,), expected (1,)",
     }
-
-
-def test_wrong_arguments(seen):
-    assert seen["wrong"] == [
-        "checkpointing must be None, 'reentrant' or 'non-reentrant', got 'yes'",
-        "optimizer must be one of Adam, AdamW, SGD, got 'Lion'",
-    ]

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from dsfix.lab.cuda.compiling import library
-from dsfix.lab.cuda.schedule import variables
+from dsfix.lab.cuda.schedule import SCHEDULE
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.preload import Preloaded
 
@@ -81,7 +81,7 @@ def test_a_forked_rank_follows_the_schedule_of_its_environment(tmp_path, preload
         for schedule, expected in (("", "8.0"), ("late", "4.0"), ("early", "8.0")):
             done = subprocess.run(
                 preloaded.command("rank"),
-                env={**os.environ, "PYTHONPATH": str(tmp_path), **variables(schedule, races=False)},
+                env={**os.environ, "PYTHONPATH": str(tmp_path), SCHEDULE: schedule},
                 capture_output=True,
                 text=True,
             )

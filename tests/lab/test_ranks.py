@@ -81,11 +81,6 @@ def test_a_failed_rank_ends_the_others():
     assert results[0].seconds < 50
 
 
-def test_a_crashed_rank_reports_its_signal():
-    [result] = launch(rank("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"), ranks=1, timeout=30)
-    assert (result.returncode, result.timed_out) == (-signal.SIGSEGV, False)
-
-
 def test_time_limit():
     source = f"import os\nprint('started', flush=True)\nif os.environ['RANK'] == '1': os._exit(0)\n{FOREVER}"
     results = launch(rank(source), ranks=2, timeout=5.0)

@@ -51,11 +51,6 @@ def sight(answer, root):
     return run
 
 
-def test_bug_without_the_patch_and_none_with_it(sight):
-    assert sight("missing_name") == ("bug", "the name is missing")
-    assert sight("missing_name", "patched") == ("no-bug", "the name is there")
-
-
 def test_the_rank_that_sees_the_bug_decides(sight):
     assert sight("one_rank_sees_it") == ("bug", "seen on rank 1")
 
@@ -63,11 +58,6 @@ def test_the_rank_that_sees_the_bug_decides(sight):
 def test_the_rank_that_fails_decides_not_the_one_that_waits(sight):
     outcome, detail = sight("one_rank_waits")
     assert (outcome, detail.splitlines()[0]) == ("error", "rank 1 ended with exit status 3")
-
-
-def test_unknown_id(python):
-    done = python("from dsfix.lab.reproduction import run; run('no_such_patch', patched=True)")
-    assert "KeyError: 'no_such_patch'" in done.stderr
 
 
 def test_a_schedule_reaches_the_ranks(answer, root):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.lab.cuda.schedule import RACES, SCHEDULE, Schedule, of_environment, parse
+from dsfix.lab.cuda.schedule import SCHEDULE, Schedule, of_environment, parse
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.ranks import launch
 from tests.processes import forked, to_fork
@@ -22,7 +22,7 @@ def command(emulated):
 
 @pytest.mark.parametrize("schedule", ["late", "ahead", "random:3"])
 def test_ranks_that_need_collectives_in_a_different_order_do_not_wait_for_each_other(schedule, command):
-    environment = {**os.environ, **to_fork(**{SCHEDULE: schedule, RACES: "", "DSFIX_SEVERITY": "import"})}
+    environment = {**os.environ, **to_fork(**{SCHEDULE: schedule, "DSFIX_SEVERITY": "import"})}
     ranks = launch(command(PROGRAM), ranks=2, timeout=200, env=environment)
     assert [(rank.returncode, rank.stdout.splitlines()[-1:]) for rank in ranks] == [(0, ["48.0"])] * 2, ranks[0].stderr
 
@@ -40,7 +40,7 @@ layer(x.detach()).sum().backward()
 wide = x.detach().cumsum(0).sum() + x.detach().cumsum(0, dtype=torch.float64).sum()
 print(json.dumps([x.grad.sum().item(), layer.bias.grad.tolist(), str(wide.dtype), wide.item()]))
 """
-    assert answer(source, **{SCHEDULE: "late", RACES: ""}) == [0.0, [4.0] * 4, "torch.float64", 80.0]
+    assert answer(source, **{SCHEDULE: "late"}) == [0.0, [4.0] * 4, "torch.float64", 80.0]
 
 
 def test_batch_norm_in_evaluation_saves_the_same_each_time(answer):
@@ -55,7 +55,7 @@ result = checkpoint(norm, x, use_reentrant=False).sum()
 result.backward()
 print(json.dumps([result.item(), x.grad.sum().item()]))
 """
-    assert answer(source, **{SCHEDULE: "late", RACES: ""}) == pytest.approx([6, 6], rel=1e-4)
+    assert answer(source, **{SCHEDULE: "late"}) == pytest.approx([6, 6], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,5 @@ def test_other_names_are_refused(text):
 def test_the_environment_sets_a_schedule():
     assert of_environment({}) is None
     assert of_environment({SCHEDULE: "late"}) == Schedule("late")
-    assert of_environment({RACES: "1"}) == Schedule("early", races=True)
     with pytest.raises(LabUnavailable, match=SCHEDULE):
         of_environment({SCHEDULE: "sooner"})

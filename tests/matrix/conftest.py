@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +26,6 @@ class PackageIndex:
 
     def __init__(self, url):
         self.url = url
-        self.json = False
         self.files = {}
         self.links = []
 
@@ -55,8 +53,6 @@ class PackageIndex:
         self.links.append({"filename": name, "url": f"{self.url}files/{name}", "hashes": {"sha256": digest}, **link})
 
     def page(self):
-        if self.json:
-            return json.dumps({"meta": {"api-version": "1.1"}, "name": "deepspeed", "files": self.links}).encode()
         rows = [
             f'<a href="{each["url"]}#sha256={each["hashes"]["sha256"]}"{" data-yanked" * each.get("yanked", False)}>'
             f"{each['filename']}</a>"
@@ -67,7 +63,7 @@ class PackageIndex:
     def answer(self, path):
         """Status, content type and body."""
         if path == "/deepspeed/" and self.links:
-            return 200, "application/vnd.pypi.simple.v1+json" if self.json else "text/html", self.page()
+            return 200, "text/html", self.page()
         name = path.removeprefix("/files/")
         return (200, "application/gzip", self.files[name]) if name in self.files else (404, "text/plain", b"")
 

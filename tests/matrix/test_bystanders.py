@@ -1,12 +1,9 @@
 """The space of jobs, the verdict on two runs, the marks in patches, the records and the page; nothing is trained."""
 
-import argparse
 import ast
-import contextlib
 import dataclasses
 import importlib
 import itertools
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -18,7 +15,6 @@ from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import Complaint
 from matrix import edges, table
 from matrix.bystanders import (
-    command,
     comparison,
     docs,
     explanations,
@@ -91,20 +87,10 @@ class TestSpace:
                 setting = {**space.plain(), **needs, **dict(zip((one, other), levels))}
                 assert levels in met or not space.possible(setting), (one, other, levels)
 
-    def test_the_scenarios_are_listed_without_torch(self):
-        code = "import sys; from matrix.bystanders import space; space.jobs(); sys.exit('torch' in sys.modules)"
-        assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
-
     def test_all_jobs_are_possible_and_have_unique_ids(self):
         jobs = space.jobs()
         assert all(space.possible(job.setting) for job in jobs)
         assert len({job.id for job in jobs}) == len(jobs)
-
-    def test_an_added_scenario_changes_no_other_job(self, monkeypatch):
-        before = {job.id for job in space.jobs()}
-        more = dict(scenario.load(), zzz=Scenario("another", lambda job: None))
-        monkeypatch.setattr(scenario, "load", lambda: more)
-        assert before < {job.id for job in space.jobs()}
 
     def test_other_releases_have_the_first_pinned_job_of_each_scenario_and_one_more(self):
         every = {job.id for job in space.jobs_of(space.WHOLE)}
@@ -145,25 +131,10 @@ class TestSpace:
         none = story(catalogue()[patch_id])["Workaround"].startswith("None")
         assert none is not bool(docs.worked_around(patch_id))
 
-    def test_a_level_that_a_scenario_excludes_does_not_occur(self):
-        each = Scenario("by two", lambda job: None, only={"stage": "12", "ranks": ("2",)})
-        settings = [job.setting for job in space._jobs(each)]
-        assert {one["stage"] for one in settings} == {"1", "2"}
-        assert {one["ranks"] for one in settings} == {"2"}
-
     @pytest.mark.parametrize("factor", sorted({name for each in scenario.load().values() for name in each.only}))
     def test_scenarios_restrict_known_factors_and_levels(self, factor):
         for each in scenario.load().values():
             assert set(each.only.get(factor, ())) <= set(space.FACTORS[factor]), each.name
-
-    def test_a_level_reaches_the_config(self):
-        config = space.config({**space.plain(), "stage": "2", "offload": "optimizer", "accumulation": "3"})
-        assert config["gradient_accumulation_steps"] == 3
-        assert config["zero_optimization"]["stage"] == 2
-        assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
-
-    def test_without_zero_the_config_has_no_section_for_it(self):
-        assert "zero_optimization" not in space.config(space.plain())
 
 
 SCRIPT = """
@@ -190,17 +161,6 @@ def train(job, width):
     for step in range(STEPS):
         job.train(width)
 """
-MOVED = """
-from matrix.bystanders.scenarios.other import LIMIT, train as repeat
-
-def cut(width):
-    return width if width < LIMIT else cut(width - 1)
-
-@scenario("another title", works_around=("a patch",), stage="2")
-def renamed(job: Job) -> None:
-    \"\"\"Text.\"\"\"
-    repeat(job, cut(16))
-"""
 
 
 class TestFingerprint:
@@ -223,10 +183,6 @@ class TestFingerprint:
         for cached in (fingerprint.of, fingerprint._resolved, fingerprint._defined, fingerprint._imported):
             cached.cache_clear()
 
-    def test_a_move_changes_nothing(self, of):
-        before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
-        assert of("moved", "renamed", moved=MOVED, other=OTHER) == before
-
     @pytest.mark.parametrize(
         ("old", "new"),
         [
@@ -248,11 +204,6 @@ class TestFingerprint:
     def test_a_change_of_a_neighbour_or_of_text_changes_nothing(self, of, old, new):
         before = of("scripts", "script", scripts=SCRIPT, other=OTHER)
         assert of("scripts", "script", scripts=SCRIPT.replace(old, new), other=OTHER.replace(old, new)) == before
-
-    def test_whether_there_is_a_reference_counts(self, of):
-        assert of("scripts", "script", True, scripts=SCRIPT, other=OTHER) != of(
-            "scripts", "script", False, scripts=SCRIPT, other=OTHER
-        )
 
     @pytest.mark.parametrize("path", sorted(Path(scenario.__file__).with_name("scenarios").glob("*.py")))
     def test_files_of_scripts_only_define(self, path):
@@ -289,10 +240,6 @@ class TestVerdict:
         assert found.state is state
         assert why in found.why
 
-    def test_a_verdict_says_how_far_from_pytorch_both_were(self):
-        found = judged(moved(2 * RIGHT), moved(RIGHT))
-        assert (found.before, found.after) == (1.0, 0.0)
-
     def test_nan_equals_nan(self):
         values = ("loss", float("nan"))
         assert comparison.first_difference(seen(rank(values)), seen(rank(values))) == ""
@@ -317,10 +264,6 @@ class TestVerdict:
     def test_a_reference_that_ended_early_is_not_used(self):
         found = judged(moved(RIGHT), moved(RIGHT), moved(RIGHT, ended="ValueError: no"))
         assert (found.state, found.why) == (State.OTHER, "plain PyTorch did not get to the end: ValueError: no")
-
-    def test_waits_and_memory_are_counted(self):
-        found = judged(moved(RIGHT, syncs=3, peak=10), moved(RIGHT, syncs=5, peak=30))
-        assert (found.state, found.syncs, found.peak) == (State.SAME, 2, 20)
 
     @pytest.mark.parametrize(
         "other", [[], [("all_gather", *CALL[1:])], [(*CALL[:2], 9, "float32")], [CALL, CALL]], ids=range(4)
@@ -528,15 +471,6 @@ class TestRunning:
         assert record.jobs[job.id].found.state in ("ended", "other")
         assert record.statements == {EMPTY: 3}
 
-    def test_statements_of_a_patch_that_is_off_by_default_are_kept(self, job):
-        off = "zero2_offload_several_backwards"
-        assert in_all(job, statements={off: 7, "zero3_empty_parameter": 1}).statements == {off: 7, EMPTY: 3}
-
-    def test_a_patch_also_applies_if_a_job_does_not_import_its_module(self, job):
-        outcomes = {EMPTY: "pending", "zero12_full_bucket_dtype": "not-affected"}
-        ended = moved(RIGHT, statements=dict.fromkeys(outcomes, 3), patches=outcomes)
-        assert in_all(job, ended).statements == {EMPTY: 3}
-
     def test_one_patch_is_disabled_where_its_lines_are_run(self, job):
         old = {EMPTY: "1", "zero12_full_bucket_dtype": "1"}
         record, _ = alone(job, ran=old, with_dsfix=moved(RIGHT, syncs=2, **APPLIES))
@@ -557,60 +491,6 @@ class TestRunning:
     def test_recorded_lines_of_other_jobs_are_dropped_if_the_patch_has_changed(self, job, proved, left):
         record, _ = alone(job, "other", proved=proved)
         assert record.jobs["other"].run == ({EMPTY: "1"} if left else {})
-
-
-class TestCommand:
-    @pytest.fixture
-    def asked(self, monkeypatch):
-        """The number of jobs that are run, and of those to choose from for a patch."""
-        found = {"reached": True}
-
-        def recording_jobs(record, trials, jobs, at_a_time, keep):
-            found["jobs"] = len(jobs)
-            return set()
-
-        def recording_patch(record, trials, patch_id, every, at_a_time):
-            found["every"] = len(every)
-            found["on"] = record.release
-            return found["reached"]
-
-        monkeypatch.setattr(records, "load", Record)
-        monkeypatch.setattr("matrix.bystanders.trials.Trials", lambda release: contextlib.nullcontext())
-        monkeypatch.setattr(running, "jobs", recording_jobs)
-        monkeypatch.setattr(running, "patch", recording_patch)
-
-        def ask(*arguments, status=0, releases=(space.WHOLE,), **known):
-            found.update(known)
-            parser = argparse.ArgumentParser()
-            command.add_arguments(parser)
-            assert command.run(parser.parse_args(["run", *releases, *arguments])) == status
-            return found
-
-        return ask
-
-    def test_a_patch_is_judged_in_all_jobs_even_if_only_some_are_run(self, asked):
-        found = asked("--scenario", "universal", "--patch", EMPTY)
-        assert found["jobs"] == sum(job.scenario.name == "universal" for job in space.jobs())
-        assert found["every"] == len(space.jobs_of(space.WHOLE))
-
-    def test_a_patch_that_no_job_runs_is_reported(self, asked, capsys):
-        asked("--patch", EMPTY, status=1, reached=False)
-        assert "no job runs a statement of zero12_empty_parameter" in capsys.readouterr().err
-
-    def test_a_patch_for_other_releases_is_refused(self, asked):
-        with pytest.raises(Complaint, match=r"universal_checkpoint_local_rank does not apply to deepspeed 0\.18\.9"):
-            asked("--patch", "universal_checkpoint_local_rank")
-
-    @pytest.mark.parametrize(
-        ("patch_id", "release"),
-        [(EMPTY, space.WHOLE), ("zero3_offload_clip_device", "0.14.2")],
-    )
-    def test_without_a_release_a_patch_is_judged_where_its_record_is(self, asked, patch_id, release):
-        assert asked("--patch", patch_id, releases=())["on"] == release
-
-    def test_pinned_cannot_be_combined_with_a_patch(self, asked):
-        with pytest.raises(Complaint, match="--pinned records nothing"):
-            asked("--pinned", "--patch", EMPTY)
 
 
 def a_record(job, found, **run):
@@ -667,14 +547,6 @@ class TestPage:
         assert "Gaps" not in ran
         assert "| zero12_empty_parameter | 1.0 | 2 of 3 | 1 | - | - |" in ran
 
-    def test_a_patch_of_other_releases_is_judged_by_the_test_that_is_named(self, job):
-        page, root = docs.render([a_record(job, SAME)]), Path(__file__).parents[2]
-        unjudged = page.partition("have not been judged alone yet: ")[2].partition(".\n")[0]
-        for patch_id, test in docs.TESTED.items():
-            assert patch_id in (root / test).read_text(encoding="utf-8")
-            assert f"{patch_id} (`{test}`)" in page
-            assert patch_id not in unjudged
-
     def test_a_patch_that_no_job_can_run_is_named_with_the_reason(self, job):
         page = docs.render([a_record(job, SAME)])
         unjudged = page.partition("have not been judged alone yet: ")[2].partition(".\n")[0]
@@ -688,12 +560,6 @@ class TestPage:
                 if edges.claimed(catalogue()[patch_id].patch, known.environments["torch-2.13.0"], each.deepspeed)
             ]
             assert not applying, patch_id
-
-    def test_a_record_of_few_scenarios_is_the_last_choice(self, job):
-        few, old = (Record(each, statements={EMPTY: 3}) for each in ("0.13.4", "0.13.1"))
-        assert few.release in space.PARTS
-        assert records.home(EMPTY, [few, old]) is old
-        assert records.home(EMPTY, [few]) is few
 
     def test_a_patch_is_judged_where_all_jobs_are_or_on_the_newest_release(self, job):
         old, whole, new = (Record(each, statements={EMPTY: 3}) for each in ("0.14.2", "0.18.9", "0.19.8"))
@@ -719,20 +585,3 @@ class TestPage:
         record.jobs["other-2"].one["p"] = record.jobs["other-2"].found
         records.save(record, tmp_path)
         assert dataclasses.asdict(records.load("1.0", tmp_path)) == dataclasses.asdict(record)
-
-    def test_a_changed_job_is_a_changed_line(self, job, tmp_path):
-        record = a_record(job, Verdict(State.SAME, "z"), **{EMPTY: "3"})
-        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "b"), {EMPTY: "2"})
-        records.save(record, tmp_path)
-        before = (tmp_path / "1.0.txt").read_text().splitlines()
-        record = records.load("1.0", tmp_path)
-        record.jobs["other-1"] = Run("f", Verdict(State.RIGHT, "a"), {EMPTY: "2"})
-        records.save(record, tmp_path)
-        after = (tmp_path / "1.0.txt").read_text().splitlines()
-        assert [line[:7] for line in after if line not in before] == ["ae\ta", "other-1"]
-
-    @pytest.mark.parametrize("record", records.load_all(), ids=lambda record: record.release)
-    def test_committed_records_are_as_they_would_be_written(self, record, tmp_path):
-        records.save(record, tmp_path)
-        name = f"{record.release}.txt"
-        assert (tmp_path / name).read_text() == (records.DIRECTORY / name).read_text()

@@ -1,12 +1,8 @@
 """dsfix/check/keys.json covers the table's releases."""
 
-import argparse
-
-import pytest
 from packaging.version import Version
 
 from dsfix.check import keys
-from dsfix.cli.exits import Complaint
 from matrix import configkeys, table
 
 CONFIG = """\
@@ -40,19 +36,3 @@ def test_it_is_generated_from_the_sources(tmp_path):
         '  "old": [["1.0", "1.0", ""]],\n'
         '  "train_batch_size": [["1.0", null, ""]]\n }\n}\n'
     )
-
-
-def test_a_stale_file_is_reported_and_rewritten(tmp_path, monkeypatch):
-    monkeypatch.setattr(configkeys, "PATH", tmp_path / "keys.json")
-    monkeypatch.setattr(configkeys, "generate", lambda *_: "{}\n")
-    assert configkeys.run(argparse.Namespace(check=True)) == 1
-    assert not configkeys.PATH.exists()
-    assert configkeys.run(argparse.Namespace(check=False)) == 0
-    assert configkeys.run(argparse.Namespace(check=True)) == 0
-
-
-@pytest.mark.usefixtures("no_index")
-def test_without_an_index(tmp_path, monkeypatch):
-    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
-    with pytest.raises(Complaint):
-        configkeys.run(argparse.Namespace(check=True))

@@ -10,8 +10,8 @@ import pytest
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import Complaint
 from matrix import docs, fingerprints, proofs
-from matrix.pages import evidence, patches, text
-from matrix.proofs import Cell, Run, State
+from matrix.pages import evidence, patches
+from matrix.proofs import Cell, Run
 from matrix.site import bugs
 from matrix.table import Environment, Release, Table
 
@@ -158,46 +158,10 @@ def test_the_page_of_a_bug_gives_the_range_as_proven(write_patch, record, render
     assert "- [#1_2_3](https://github.com/deepspeedai/DeepSpeed/issues/1_2_3): reported\n" in page
 
 
-@pytest.mark.parametrize(
-    ("link", "short"),
-    [
-        ("https://github.com/deepspeedai/DeepSpeed/pull/5461", "#5461"),
-        ("https://github.com/huggingface/trl/issues/4631", "trl #4631"),
-        ("https://github.com/pytorch/pytorch/commit/b6201a60c57f0123", "pytorch b6201a60c57f"),
-    ],
-)
-def test_a_link_is_shown_by_its_number(link, short):
-    assert text.short_link(link) == short
-
-
-@pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [
-        ((), ""),
-        (("0.14.0",), "0.14.0"),
-        (("0.13.5", "0.14.0"), "0.13.5, 0.14.0"),
-        (("0.13.4", "0.13.5", "0.14.0", "0.14.2", "0.14.3"), "0.13.4 to 0.14.0, 0.14.2, 0.14.3"),
-        (RELEASES, "0.13.4 to 0.14.3"),
-    ],
-)
-def test_neighbouring_releases_are_joined(chosen, expected):
-    assert text.span(chosen, RELEASES) == expected
-
-
 def test_no_text_becomes_markup(write_patch, record, render):
     entry = write_patch("clip", title=HOSTILE)
     record(entry, {(NEW, "0.14.1"): seen(entry, NEW, "0.14.1", detail=HOSTILE)})
     assert "<script>" not in render("bugs", entry).replace("\\<script>", "")
-
-
-def test_the_pages_depend_on_nothing_else(write_patch, record, render, monkeypatch):
-    first, second = write_patch("one"), write_patch("two", "HANG")
-    record(first)
-    record(second)
-    names = ("bugs", "patches.md")
-    expected = [render(name, first, second) for name in names]
-    monkeypatch.setenv("TZ", "Pacific/Auckland")
-    assert [render(name, second, first) for name in names] == expected
 
 
 @pytest.fixture
@@ -319,21 +283,6 @@ def test_a_changed_patch_and_its_cells_are_named(check, write_patch):
 def test_a_record_of_no_patch_is_named(check, tmp_path):
     (tmp_path / "proofs" / "gone.txt").touch()
     assert check() == (1, ["matrix/proofs/gone.txt belongs to no patch: delete it"])
-
-
-def test_a_gpu_machine_with_its_own_torch_has_a_column(check, record, write_patch, table, tmp_path):
-    entry = write_patch("clip")
-    directory = record(entry)
-    column = "torch-2.11.0 on NVIDIA H100"
-    cell = seen(entry, GPU, "0.14.1", torch="2.11.0+cu130", python="3.12.3")
-    proofs.store(entry, column, "0.14.1", cell, directory)
-    assert docs.run(argparse.Namespace(check=False)) == 0
-    assert check() == (0, [])
-    found = evidence.collect([entry], table, directory)
-    [folder] = [each for each in found.columns if each.name == column]
-    assert folder.releases == ("0.14.1",)
-    assert folder.environment == Environment("torch-2.11.0", "3.12", {"torch": "2.11.0"})
-    assert found.cells["clip"][column]["0.14.1"].state is State.FIXED
 
 
 def test_what_is_committed_is_not_stale(capsys):

@@ -67,10 +67,6 @@ def test_the_latest_patches_are_those_of_the_newest_commits(tmp_path):
     assert edges.latest(1, known, tmp_path) == ["first"]
 
 
-def test_without_history_no_patch_is_among_the_latest(tmp_path):
-    assert edges.latest(5, ("first",), tmp_path) == []
-
-
 def test_the_sample_has_every_nth_patch_and_the_named_ones():
     entries = [SimpleNamespace(id=each) for each in "abcdef"]
     assert [each.id for each in edges.sample(entries, 4, ["c", "gone"])] == ["a", "c", "e"]
@@ -151,9 +147,3 @@ def test_a_schedule_is_followed_with_the_patch_and_what_is_seen_without_it_is_kn
     assert cells[1].startswith("name_a on deepspeed 0.3.0: wrong: ")
     assert "a race" in cells[1]
     assert last.startswith("2 cells at the edges, 1 of them")
-
-
-def test_an_unknown_schedule_is_refused(stand_in):
-    done = stand_in.matrix("edges", "--schedule", "later")
-    assert done.returncode == 2
-    assert "early, late, ahead or random:SEED" in done.stderr

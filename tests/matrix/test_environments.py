@@ -54,14 +54,6 @@ def test_a_missing_dependency_is_named(cache):
         environments.installed("1.2.0")
 
 
-def test_leftovers_of_a_killed_installation_are_replaced(cache):
-    partial = cache / ".deepspeed-1.2.0.partial"
-    (partial / "deepspeed" / "half").mkdir(parents=True)
-    path = environments.installed("1.2.0")
-    assert not partial.exists()
-    assert not (path / "deepspeed" / "half").exists()
-
-
 def test_installed_by_several_at_once(cache):
     paths = []
     threads = [threading.Thread(target=lambda: paths.append(environments.installed("1.2.0"))) for _ in range(4)]
@@ -77,12 +69,6 @@ def test_a_failed_installation_is_one_sentence_and_leaves_nothing(cache):
         environments.installed("1.3.0")
     assert "\n" not in str(error.value)
     assert not (cache / "deepspeed-1.3.0").exists()
-
-
-def test_cache_that_cannot_be_written_is_one_sentence(cache):
-    cache.parent.parent.touch()
-    with pytest.raises(environments.Unavailable, match=r"^deepspeed 1\.2\.0 cannot be installed: .*Not a directory"):
-        environments.installed("1.2.0")
 
 
 def test_environment_is_found_by_torch_and_python(monkeypatch):

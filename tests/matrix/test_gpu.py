@@ -2,26 +2,20 @@
 
 import json
 import os
-import shutil
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.cli.exits import Complaint
 from dsfix.lab.cuda import compiling
 from dsfix.lab.errors import LabUnavailable
 from dsfix.lab.ranks import fresh, launch
 from matrix import fingerprints, proofs
-from matrix.gpu import choice, items, results
-from matrix.gpu import run as folder_run
+from matrix.gpu import choice, results
 from matrix.gpu.session import Item, Session
-from tests.processes import ended
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-RELEASES = ["0.14.0", "0.14.1", "0.14.2", "0.14.4"]
 VERSIONS = {"torch": "2.11.0+cu130", "numpy": "2.5.2", "python": "3.12.3"}
 ENTRY = catalogue()["zero3_offload_clip_device"]  # on a GPU; 0.14.1 and 0.14.2
 WIDE = catalogue()["bf16_gradients_unreduced"]  # on a GPU; 0.12.0 to 0.13.2
@@ -34,28 +28,6 @@ def test_cells_come_in_order_of_value_and_only_of_patches_that_use_a_gpu():
     assert [release for _, release in found] == ["0.13.2", "0.12.0", "0.19.8", "0.13.1", "0.12.6"]
 
 
-def test_each_patch_comes_once_before_any_comes_twice():
-    entries = [entry for entry in catalogue().values() if entry.patch.device == "cuda"]
-    found = choice.cells(entries, RELEASES, VERSIONS)
-    first = [entry.id for entry, _ in found[: len(entries)]]
-    assert sorted(first) == sorted(entry.id for entry in entries)
-    assert len(found) == len({(entry.id, release) for entry, release in found})
-
-
-def test_the_releases_show_each_bug():
-    entries = list(catalogue().values())
-    releases = {each: {**VERSIONS, "deepspeed": each} for each in ("0.12.6", "0.14.0", "0.14.1", "0.17.6", "0.19.8")}
-    chosen = choice.cover(entries, releases, "0.19.8")
-    assert chosen[-1] == "0.19.8"
-    assert chosen == [each for each in releases if each in chosen]
-
-    def affected(names):
-        on_gpu = [entry for entry in entries if entry.patch.device == "cuda"]
-        return {entry.id for entry in on_gpu for name in names if proofs.inside(entry.patch, releases[name])}
-
-    assert affected(chosen) == affected(releases)
-
-
 def item(run, name="a"):
     return Item("cell", name, "0.19.8", run)
 
@@ -63,15 +35,6 @@ def item(run, name="a"):
 def written(path):
     found = json.loads(path.read_text())
     return found
-
-
-def test_items_that_did_not_fit_are_listed(tmp_path):
-    out = tmp_path / "result.json"
-    session = Session(out, {"machine": {}}, [item(lambda: {"state": "fixed"})], time.monotonic() + 1)
-    session.run(2)
-    [row] = written(out)["items"]
-    assert (row["name"], row["state"]) == ("a", "not run")
-    assert row["why"]
 
 
 def test_a_second_run_continues_where_the_first_ended(tmp_path):
@@ -90,34 +53,6 @@ def test_a_second_run_continues_where_the_first_ended(tmp_path):
     assert [row["state"] for row in written(out)["items"]] == ["fixed", "wrong"]
     Session(out, {"machine": {"gpus": 2}}, todo("wrong"), time.monotonic() + 60).run(1)
     assert ran == ["fixed", "failed", "wrong", "fixed", "wrong"]
-
-
-def test_an_item_that_fails_does_not_stop_the_others(tmp_path, capsys):
-    def fail():
-        raise ValueError("a reason")
-
-    out = tmp_path / "result.json"
-    several = {"one": {"state": "bug shown"}, "other": {"state": "failed"}}
-    todo = [item(fail), item(lambda: several, "b"), item(lambda: {"state": "fixed", "why": "y"}, "c")]
-    Session(out, {"machine": {"gpus": 1}}, todo, time.monotonic() + 60).run(1)
-    found = written(out)
-    assert found["machine"] == {"gpus": 1}
-    assert [(row["name"], row["state"]) for row in found["items"]] == [
-        ("a", "failed"),
-        ("one", "bug shown"),
-        ("other", "failed"),
-        ("c", "fixed"),
-    ]
-    assert found["items"][0]["why"] == "ValueError: a reason"
-    assert "Traceback" not in "".join(capsys.readouterr())
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "state"),
-    [(True, False, "bug shown"), (True, True, "bug not shown"), (False, False, "failed"), (False, True, "failed")],
-)
-def test_a_pair_shows_its_bug_if_only_the_wrong_program_is_wrong(right, wrong, state):
-    assert items._pair(right, wrong)["state"] == state
 
 
 def result(path, emulated=False, digest=""):
@@ -169,33 +104,6 @@ def test_the_emulated_device_is_not_recorded(tmp_path):
     found = results.load(result(tmp_path / "result.json", emulated=True))
     assert (found.column, results.record(found, tmp_path / "proofs")) == ("", 0)
     assert not (tmp_path / "proofs").exists()
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {"emulated": true}, "items": [1]}'])
-def test_an_unrelated_file_is_refused(tmp_path, text):
-    path = tmp_path / "result.json"
-    path.write_text(text)
-    with pytest.raises(Complaint, match=r"result\.json is not a result"):
-        results.load(path)
-
-
-@pytest.mark.parametrize(
-    ("python", "said"),
-    [
-        ("3.1", "run.py: this folder is for Python 3.1, this is 3."),
-        (".".join(map(str, sys.version_info[:2])), "run.py: "),  # no torch, no pip, or no wheels
-    ],
-)
-def test_a_folder_that_cannot_run_says_why_in_a_sentence(tmp_path, python, said):
-    shutil.copyfile(folder_run.__file__, tmp_path / "run.py")
-    (tmp_path / "manifest.json").write_text(json.dumps({"python": python, "releases": ["0.19.8"]}))
-    (tmp_path / "wheels").mkdir()
-    command = [sys.executable, tmp_path / "run.py", "--out", tmp_path / "result.json"]
-    done = ended(command, tmp_path, {**os.environ, "PIP_NO_INDEX": "1"})
-    assert done.returncode == 1
-    assert done.stderr.startswith(said)
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "result.json").exists()
 
 
 RANK = """

@@ -91,16 +91,6 @@ def test_cells_are_read_as_they_were_run(tmp_path):
     assert proofs.load(ENTRY, tmp_path) == record
 
 
-def test_a_new_cell_is_a_new_line(tmp_path):
-    for release in ("1.8.0", "1.10.0"):
-        proofs.store(ENTRY, "here", release, cell(release, "bug", "no-bug"), tmp_path)
-    before = (tmp_path / "a_patch.txt").read_text().splitlines()
-    proofs.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
-    after = (tmp_path / "a_patch.txt").read_text().splitlines()
-    [new] = [number for number, line in enumerate(after) if line.startswith("1.9.0 ")]
-    assert after[:new] + after[new + 1 :] == before
-
-
 RECORD = """here; CPU; fresh; torch 2.3.1
 1.9.0 2026-01-01 bug 12ae32 no-bug 12ae32 d96e1b
 

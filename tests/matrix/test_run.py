@@ -33,24 +33,6 @@ def test_all_cells_are_run_once(stand_in):
     assert "5 cells, 5 to run" in stand_in.matrix("run_proof", "--again").stdout
 
 
-def test_patches_and_releases_can_be_named(stand_in):
-    stand_in.patch("name_a")
-    stand_in.patch("name_b")
-    done = stand_in.matrix("run_proof", "--patch", "name_b", "--release", "0.4.0", "0.2.0", "--jobs", "2")
-    assert done.returncode == 0, done.stderr
-    assert list(stand_in.record("name_b")) == ["0.2.0", "0.4.0"]
-    done = stand_in.matrix("run_proof", "--release", "2.0.0")
-    assert (done.returncode, done.stderr) == (2, "the table does not list deepspeed 2.0.0 for here\n")
-
-
-def test_near_runs_only_releases_near_the_claim(stand_in):
-    stand_in.patch("name_a", claimed=">=0.3,<0.4", bug=">=0.3,<0.4")
-    assert stand_in.matrix("run_proof", "--near", "--release", "0.0.0", "0.2.0", "0.3.0").returncode == 0
-    assert list(stand_in.record("name_a")) == ["0.2.0", "0.3.0"]
-    assert stand_in.matrix("run_proof", "--near").returncode == 0
-    assert list(stand_in.record("name_a")) == ["0.1.0", "0.2.0", "0.3.0", "0.4.0"]
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
 def test_finished_cells_survive_an_interruption(stand_in, number, status):
     fifo = stand_in.root / "fifo"
@@ -76,14 +58,6 @@ def test_finished_cells_survive_an_interruption(stand_in, number, status):
     after = stand_in.record("name_a")
     assert {release: after[release] for release in before} == before
     assert done.returncode == 0, done.stdout
-
-
-def test_a_changed_patch_reruns_only_its_own_cells(stand_in):
-    stand_in.patch("name_a")
-    stand_in.patch("name_b")
-    assert stand_in.matrix("run_proof").returncode == 0
-    stand_in.patch("name_a", body="assert release")
-    assert "10 cells, 5 to run" in stand_in.matrix("run_proof").stdout
 
 
 def test_near_reruns_a_changed_patch_at_the_edges(stand_in):
@@ -128,32 +102,6 @@ def test_a_contradiction_of_the_claim_is_reported(stand_in):
     assert wrong == [f"{name} {sentence}" for name, (_, sentence) in CONTRADICTIONS.items()]
 
 
-def test_again_does_not_count_recorded_cells_as_run(stand_in):
-    stand_in.patch("name_a")
-    assert stand_in.matrix("run_proof").returncode == 0
-    (stand_in.shelf / "deepspeed-0.2.0").rename(stand_in.root / "away")
-    done = stand_in.matrix("run_proof", "--again", "--release", "0.2.0")
-    assert done.returncode == 1
-    assert "0 of 1 cells were run." in done.stdout
-
-
-def test_cannot_tell_is_tried_again(stand_in):
-    hidden = stand_in.root / "hidden"
-    hidden.touch()
-    stand_in.patch("name_a", body=f"if os.path.exists({str(hidden)!r}): raise CannotTell('needs two GPUs')")
-    assert stand_in.matrix("run_proof").stdout.splitlines()[-1] == "5 cannot tell"
-    hidden.unlink()
-    assert stand_in.matrix("run_proof").stdout.splitlines()[-1] == "2 fixed, 3 not affected"
-
-
-def test_this_python_is_not_an_environment(stand_in):
-    stand_in.patch("name_a")
-    stand_in.table("0.2.3", stand_in.releases)
-    done = stand_in.matrix("run_proof")
-    assert done.returncode == 2
-    assert "with torch 9.9.9 is not an environment of the table" in done.stderr
-
-
 def test_what_a_preloaded_process_cannot_show_is_run_in_a_fresh_one(stand_in):
     stand_in.patch("usual")
     stand_in.patch("of_torch", module="torch", bug=">=9", claimed=">=9", body="import torch")
@@ -167,20 +115,6 @@ def test_what_a_preloaded_process_cannot_show_is_run_in_a_fresh_one(stand_in):
         cell = stand_in.record(name)["0.0.0"]
         assert (cell.patched.detail, cell.preloaded) == ("fresh", False)
     assert stand_in.record("usual")["0.0.0"].preloaded
-
-
-def test_without_a_preloaded_process_results_are_the_same(stand_in):
-    stand_in.patch("name_a")
-    (stand_in.root / "torch" / "_dynamo.py").unlink()
-    done = stand_in.matrix("run_proof", "--release", "0.0.0", "0.2.0")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 fixed, 1 not affected"), done.stderr
-    assert stand_in.record("name_a")["0.0.0"].patched.detail == "fresh"
-
-
-def test_a_rank_that_crashes_in_a_preloaded_process_is_reported(stand_in):
-    stand_in.patch("name_a", body="import signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    done = stand_in.matrix("run_proof", "--release", "0.0.0")
-    assert "rank 0 ended with signal SIGSEGV" in done.stdout
 
 
 def test_two_runners_do_not_lose_each_others_cells(tmp_path):

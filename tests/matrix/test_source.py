@@ -234,22 +234,3 @@ def test_a_patch_that_imports_deepspeed_fails_the_source_proof(proof):
     done = proof("--patch", "imports_deepspeed", "--release", "0.0.1", IMPORT="1")
     assert "deepspeed was imported" in done.stdout
     assert done.returncode == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--patch", "rihgt"), "no patch is called 'rihgt'; did you mean right"),
-        (("--release", "0.0.1", "9.9.9"), "the table has no release 9.9.9: it covers 0.0.0 to 0.2.0"),
-    ],
-)
-def test_unknown_names(proof, arguments, sentence):
-    done = proof(*arguments)
-    assert done.stdout.startswith(sentence)
-    assert done.returncode == 2
-
-
-def test_no_available_release_is_one_sentence(proof):
-    done = proof("--release", "0.3.0", releases="more")
-    assert done.stdout == "the package index is not available: no connection\n"
-    assert done.returncode == 2

@@ -8,7 +8,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from dsfix.cli.exits import Complaint
-from dsfix.doctor import packages
 from matrix import table
 
 RELEASES = table.load().releases
@@ -34,11 +33,6 @@ def test_environments_meet_the_requirements_of_their_releases():
                 assert SpecifierSet(each.requires[distribution]).contains(version), (each.deepspeed, environment.name)
 
 
-def test_what_every_release_was_tested_with_upstream_is_known():
-    unknown = [each.deepspeed for each in RELEASES if not packages.tested_torch(each.deepspeed)]
-    assert unknown == [each.deepspeed for each in RELEASES if each.version > Version("0.19.5")]  # no tag to read
-
-
 def test_every_environment_is_used():
     known = table.load()
     assert [each.deepspeed for each in known.run_in("torch-2.4.1")][-1] == "0.16.4"
@@ -54,19 +48,6 @@ def test_what_is_written_is_what_is_read(tmp_path):
     table.save(table.load(), copy)
     assert copy.read_bytes() == table.PATH.read_bytes()
     assert table.load(copy) == table.load()
-
-
-def test_a_release_that_the_table_lacks():
-    assert table.load().release("0.14.2").deepspeed == "0.14.2"
-    with pytest.raises(KeyError):
-        table.load().release("0.14.99")
-
-
-def test_spans():
-    releases = ("1", "2", "3", "4", "5", "6")
-    assert table.span({"1", "2", "3", "5"}, releases) == "1 to 3, 5"
-    assert table.span(["4", "5"], releases) == "4, 5"
-    assert table.span([], releases) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """DeepSpeed's own tests as an oracle: running, recording and judging; DeepSpeed and its tests are stand-ins here."""
 
-import argparse
-
 import pytest
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.cli.exits import Complaint
 from matrix import environments
-from matrix.upstream import command, docs, fixes, processes, records, running, selection
+from matrix.upstream import docs, fixes, processes, records, running
 from matrix.upstream.explanations import EXPLANATIONS, Explanation, Kind
 from matrix.upstream.fixes import FIXES, Fix
 from matrix.upstream.records import Record, Run
@@ -88,43 +85,6 @@ class TestSession:
     def test_without_dsfix_means_without_it(self, stand_in):
         assert [each.outcome for each in stand_in.run("without", ids("with", "without"))] == ["failed", "passed"]
         assert stand_in.versions["deepspeed"] == "0.18.9"
-
-    def test_a_file_that_cannot_be_imported_is_reported(self, stand_in):
-        other = stand_in.tests / "unit" / "runtime" / "test_data.py"
-        other.write_text("import no_such_module\n")
-        found, failed = stand_in.collect(["unit/runtime/test_data.py", ENGINE])
-        assert len(found) == 19
-        [(file, why)] = failed.items()
-        assert (file, why) == ("unit/runtime/test_data.py", "ModuleNotFoundError: No module named 'no_such_module'")
-        [ended] = stand_in.run("without", ["unit/runtime/test_data.py::test_one"])
-        assert (ended.outcome, ended.detail) == ("error", why)
-
-    def test_a_directory_without_tests_is_one_sentence(self, tmp_path):
-        with pytest.raises(Complaint, match="a clone of DeepSpeed at the release's tag is needed"):
-            processes.Session(tmp_path, "0.18.9", 1.0, 2)
-
-
-class TestSelection:
-    @pytest.mark.parametrize(("limit", "count"), [(1, 1), (3, 3), (10, 10), (None, 10)])
-    def test_parameters_are_sampled_evenly(self, limit, count):
-        tests = [f"a::test[{number}]" for number in range(10)] + ["a::other"]
-        chosen = selection.sampled(tests, limit)
-        assert len(chosen) == count + 1
-        assert chosen == [test for test in tests if test in chosen]
-
-    def test_a_file_is_found_in_the_location_of_the_release(self, tmp_path):
-        for name in ("unit/v1/zero/test_zero.py", "unit/runtime/test_autocast.py", "unit/inference/test_inference.py"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).touch()
-        assert selection.files(tmp_path) == ["unit/v1/zero/test_zero.py", "unit/runtime/test_autocast.py"]
-        assert selection.family("unit/v1/zero/test_zero.py::Test::test[1]") == "ZeRO"
-
-    def test_an_excluded_test_has_a_reason(self, tmp_path):
-        name = "unit/runtime/half_precision/test_fp8.py"
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-        assert selection.files(tmp_path) == []
-        assert selection.left_out(f"{name}::test")
 
 
 class Engine:
@@ -214,17 +174,6 @@ class TestRun:
         assert running.chosen(tests, Record("0.18.9", "v0.18.9"), (), 1) == ["file::of_fix[1]", "file::other"]
         assert running.chosen(tests, Record("0.18.9", "v0.19.8"), ["file::o"], None) == tests
 
-    def test_from_the_command_to_the_page(self, stand_in, clone, monkeypatch, tmp_path, capsys):
-        monkeypatch.setattr(processes.Session, "__enter__", lambda self: stand_in)
-        monkeypatch.setattr(processes.Session, "__exit__", lambda *_: None)
-        parser = argparse.ArgumentParser()
-        command.add_arguments(parser)
-        words = ["run", "--tests", str(clone), "--release", "0.18.9", "--limit", "1", "--test", *ids("with", "numbers")]
-        assert command.run(parser.parse_args(words)) == 1, "test_without is worse, and not explained"
-        assert "test_without: passed without dsfix, failed with it: not explained" in capsys.readouterr().err
-        page = docs.render(records.load_all())
-        assert "| `test_ds_initialize.py::test_without` | passed | failed | not explained |" in page
-
 
 WORSE = Record("0.18.9", "v0.18.9", collected=5, runs={"unit/a.py::b[1]": Run(["passed"] * 3, ["failed"] * 3)})
 ASSERTS = Explanation("unit/a.py::b", "<0.19", Kind.ASSERTS_BUG, "because")
@@ -236,10 +185,6 @@ class TestPage:
         assert list(docs.faults([WORSE], (ASSERTS,), ())) == []
         assert "| 1 of 5 | 0 | 0 | 0 | 0 | 1, 1 explained |" in docs.render([WORSE], (ASSERTS,), ())
         assert "| `a.py::b[1]` | passed | failed | asserts the bug: because |" in docs.render([WORSE], (ASSERTS,), ())
-
-    def test_an_explanation_that_explains_nothing_is_named(self):
-        good = Record("0.18.9", "v0.18.9", runs={"unit/a.py::b[1]": Run(["passed"], ["passed"])})
-        assert list(docs.faults([good], (ASSERTS,), ())) == ["the explanation of unit/a.py::b explains nothing"]
 
     def test_a_fix_is_a_row_with_the_patch_that_was_needed(self):
         patch = next(iter(catalogue()))

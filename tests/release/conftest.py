@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -77,16 +76,3 @@ def run_program(environment, tmp_path_factory):
         return json.loads(out.read_text(encoding="utf-8")), done.stderr
 
     return run
-
-
-@pytest.fixture(scope="session")
-def original(tmp_path_factory):
-    """A copy of the installed release, with its metadata next to it."""
-    installed = metadata.distribution("deepspeed")
-    root = tmp_path_factory.mktemp("original")
-    only_python = shutil.ignore_patterns("__pycache__", "*.cpp", "*.cu", "*.h", "*.hpp", "*.cuh")
-    package = Path(str(installed.locate_file("deepspeed")))
-    shutil.copytree(package.resolve(), root / "deepspeed", ignore=only_python)
-    (described,) = package.parent.glob("deepspeed-*.dist-info")
-    shutil.copytree(described, root / described.name)
-    return root

@@ -1,4 +1,4 @@
-"""dsfix.testing: tests that run in separate processes, without torch, and their reports."""
+"""dsfix.testing: proofs of a plug-in's patches."""
 
 import os
 import subprocess
@@ -15,63 +15,6 @@ pytestmark = [
     pytest.mark.usefixtures("cold_cache"),
 ]
 
-ON_CPU = '@pytest.mark.dsfix_lab(device="cpu")'
-MODULE = f"""
-import os, pytest
-
-MAIN = os.environ["MAIN"]
-
-@pytest.fixture(scope="module")
-def made():
-    yield os.getpid()
-    print("torn down", flush=True)
-
-def test_in_the_main_process(made):
-    assert made == os.getpid() == int(MAIN)
-
-{ON_CPU}
-def test_apart(made):
-    assert made == os.getpid() != int(MAIN)
-
-def test_with_the_fixture(dsfix_lab):
-    assert os.getpid() != int(MAIN)
-
-@pytest.mark.dsfix_lab("cpu", ranks=2)
-def test_on_two_ranks(dsfix_lab):
-    assert dsfix_lab.world_size == 2
-    assert dsfix_lab.rank == 0, "seen on rank 1"
-
-{ON_CPU}
-def test_dies():
-    os._exit(7)
-
-@pytest.mark.dsfix_lab(device="cpu", timeout=10.0)
-def test_hangs():
-    import signal
-    signal.pause()
-
-{ON_CPU}
-@pytest.mark.parametrize("what", ["two::colons", "[brackets]"])
-def test_cannot_tell(what):
-    from dsfix.patch import CannotTell
-    raise CannotTell("needs two GPUs")
-
-@pytest.mark.dsfix_lab(device="tpu")
-def test_another_device():
-    pass
-
-@pytest.mark.dsfix_lab(gpus=3)
-def test_another_argument():
-    pass
-
-{ON_CPU}
-@pytest.mark.xfail(strict=True, reason="known")
-def test_expected_to_fail():
-    assert False
-"""
-OTHER = "def test_after_the_others():\n    pass\n"
-START = "import os, sys, pytest; os.environ['MAIN'] = str(os.getpid()); sys.exit(pytest.main(sys.argv[1:]))"
-
 
 def run(directory, files, *options, **variables):
     """Runs pytest; returns name -> (outcome, message) of all tests, and the output."""
@@ -80,7 +23,7 @@ def run(directory, files, *options, **variables):
     (directory / "conftest.py").write_text('pytest_plugins = ["dsfix.testing"]\n')
     mine = ("DSFIX_", "_DSFIX_", "PYTEST_", "RANK", "WORLD_SIZE", "LOCAL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-    command = [sys.executable, "-c", START, "-p", "no:cacheprovider", "--junitxml=found.xml", *options]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=found.xml", *options]
     done = ended(command, directory, {**environment, "PYTHONDONTWRITEBYTECODE": "1", **variables}, timeout=120)
     assert (directory / "found.xml").exists(), done.stdout + done.stderr
     found = {}
@@ -88,57 +31,6 @@ def run(directory, files, *options, **variables):
         [outcome, message] = next(((each.tag, each.get("message", "")) for each in case), ("passed", ""))
         found[case.get("name")] = (outcome, message)
     return found, done.stdout + done.stderr
-
-
-def test_each_outcome_is_reported(tmp_path):
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
-    found, output = run(tmp_path, {"test_apart.py": MODULE, "test_then.py": OTHER})
-    outcomes = {name: outcome for name, (outcome, _) in found.items()}
-    assert outcomes == {
-        "test_in_the_main_process": "passed",
-        "test_apart": "passed",
-        "test_with_the_fixture": outcomes["test_with_the_fixture"],  # depends on the machine
-        "test_on_two_ranks": "failure",
-        "test_dies": "failure",
-        "test_hangs": "failure",
-        "test_cannot_tell[two::colons]": "skipped",
-        "test_cannot_tell[[brackets]]": "skipped",
-        "test_another_device": "failure",
-        "test_another_argument": "failure",
-        "test_expected_to_fail": "skipped",
-        "test_after_the_others": "passed",
-    }, output
-    assert outcomes["test_with_the_fixture"] in ("passed", "skipped")
-    messages = {name: message for name, (_, message) in found.items()}
-    assert "seen on rank 1" in messages["test_on_two_ranks"]
-    assert "rank 0 ended with exit status 7" in output
-    assert "rank 0 was killed at the time limit" in output
-    assert messages["test_cannot_tell[two::colons]"] == "needs two GPUs"
-    assert "device must be 'cuda' or 'cpu', got 'tpu'" in output
-    assert "unexpected keyword argument 'gpus'" in output
-    assert "known" in messages["test_expected_to_fail"]
-    assert "previous item was not torn down" not in output
-
-
-IN_WORKERS = f"""
-import os, pytest
-
-{ON_CPU}
-def test_apart():
-    assert "DSFIX_LAB_TMP" in os.environ
-
-def test_in_a_worker():
-    assert "DSFIX_LAB_TMP" not in os.environ
-
-def test_not_chosen():
-    pass
-"""
-
-
-def test_with_xdist_and_options_in_the_configuration(tmp_path):
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -n2 -k 'not not_chosen'\n")
-    found, output = run(tmp_path, {"test_apart.py": IN_WORKERS})
-    assert found == {"test_apart": ("passed", ""), "test_in_a_worker": ("passed", "")}, output
 
 
 def test_a_distribution_without_patches_is_an_error(tmp_path):

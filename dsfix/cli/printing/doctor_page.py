@@ -67,9 +67,6 @@ def page(facts: EnvironmentFacts) -> Iterator[tuple[str, str]]:
     )
     yield "disk", "; ".join(f"{name}: {_disk(disk)}" for name, disk in facts.disks.items())
     yield "deepspeed", _deepspeed(facts)
-    if packages.tested_torch:
-        tested = f"{facts.versions['deepspeed']} was tested upstream with torch {' and '.join(packages.tested_torch)}"
-        yield "tested", f"deepspeed {tested}; installed is {facts.versions.get('torch') or 'unknown'}"
     ops = packages.ops
     if ops:
         yield (

@@ -30,15 +30,13 @@ def unified_diff(edits: Sequence[Edit]) -> str:
         path, *texts = edited([(each, each.written) for each in edits if each.module == module])
         name, packages = os.path.basename(path), module.split(".")
         folder = packages if name == "__init__.py" else packages[:-1]
-        found.append(difference("/".join([*folder, name]), *texts))
+        found.append(_difference("/".join([*folder, name]), *texts))
     return "".join(found)
 
 
-def difference(name: str, before: str | None, after: str) -> str:
-    """The unified diff of one file; before: None where it is new."""
-    old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
-    origin = "/dev/null" if before is None else f"a/{name}"
-    lines = difflib.unified_diff(old, new, origin, f"b/{name}")
+def _difference(name: str, before: str, after: str) -> str:
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
@@ -58,14 +56,6 @@ def edited(edits: Iterable[tuple[Edit, str]]) -> tuple[str, str, str]:
     for edit, code, place in reversed(placed):  # so that earlier positions stay valid
         _splice(lines, edit, code, place)
     return block.path, before, "".join(lines)
-
-
-def whole_lines(lines: Sequence[str], node: ast.stmt) -> tuple[int, int]:
-    """The slice of a statement's lines, its decorators and the comments above it included."""
-    first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]) - 1
-    while first and lines[first - 1].lstrip().startswith("#"):
-        first -= 1
-    return first, node.end_lineno or node.lineno
 
 
 def _position(placed: tuple[Edit, str, Place]) -> tuple[int, int]:
@@ -90,21 +80,4 @@ def _splice(lines: list[str], edit: Edit, code: str, place: Place) -> None:
         raise Unwritable(f"{edit.target}: line {first.lineno} holds more than the anchor")
     if edit.replace is None:
         start = end = end if edit.after is not None else start
-    else:
-        code, start, end = _without_what_stays(code, place, start, end)
     lines[start:end] = [f"{line}\n" for line in textwrap.indent(code.strip("\n"), indent).split("\n")] if code else []
-
-
-def _without_what_stays(code: str, place: Place, start: int, end: int) -> tuple[str, int, int]:
-    """The statements of the anchor that the code begins and ends with keep the file's own text."""
-    lines = textwrap.dedent(code).strip("\n").splitlines(keepends=True)
-    new, old = ast.parse("".join(lines)).body, list(place)
-    while len(old) > 1 and new and ast.dump(new[0]) == ast.dump(old[0]):
-        new.pop(0)
-        start = old.pop(0).end_lineno or start
-    while len(old) > 1 and new and ast.dump(new[-1]) == ast.dump(old[-1]):
-        new.pop()
-        end = old.pop().lineno - 1
-    if not new:
-        return "", start, end
-    return "".join(lines[whole_lines(lines, new[0])[0] : whole_lines(lines, new[-1])[1]]), start, end

@@ -63,12 +63,6 @@ def _print(finding: Ranked, reading: LogReading) -> None:
     output.print_rows(rows, 10, "    ")
 
 
-def print_problem(problem: Problem) -> None:
-    """Without a log."""
-    output.say(f"{problem.id}: {problem.title}", "    ")
-    output.print_rows(_about(problem, problem.patches, Versions()), 10, "    ")
-
-
 def _about(problem: Problem, patches: Collection[str], named: Versions) -> list[tuple[str, str]]:
     return [
         ("what", problem.what),
@@ -148,7 +142,7 @@ def as_json(reading: LogReading, findings: Sequence[Ranked]) -> dict[str, Any]:
 def _json(finding: Ranked, reading: LogReading) -> dict[str, Any]:
     found, problem, first = finding.found, finding.found.problem, finding.first
     return {
-        **(problem_json(problem, found.patches, reading.versions) if problem else dict(_OF_UNKNOWN, what=found.where)),
+        **(_problem(problem, found.patches, reading.versions) if problem else dict(_OF_UNKNOWN, what=found.where)),
         "standing": finding.standing.value,
         "count": found.count,
         "processes": sorted(found.sources),
@@ -157,17 +151,14 @@ def _json(finding: Ranked, reading: LogReading) -> dict[str, Any]:
     }
 
 
-def problem_json(
-    problem: Problem, patches: Collection[str] | None = None, log: Versions | None = None
-) -> dict[str, Any]:
-    """patches: those that apply to the versions that the log names, `log`."""
-    found = fixes(problem.patches if patches is None else patches, (log or Versions()).alternatives())
+def _problem(problem: Problem, patches: Collection[str], log: Versions) -> dict[str, Any]:
+    """patches: those that the log shows."""
     return {
         "id": problem.id,
         "title": problem.title,
         "what": problem.what,
         "affects": [dict(each) for each in problem.affects],
-        "patches": [fix.as_json() for fix in found],
+        "patches": [fix.as_json() for fix in fixes(patches, log.alternatives())],
         "remedy": problem.remedy,
         "evidence": list(problem.evidence),
     }

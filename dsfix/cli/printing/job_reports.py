@@ -146,10 +146,7 @@ def _print(job: MergedReports, everything: bool) -> None:
     for text, group in sorted(job.versions.items(), key=lambda item: item[0] != usual):
         print(text if text == usual else f"but {text}: {group.named}")
     rows = [
-        (
-            (patch_id, outcome.value, str(group.ranks), str(len(group.processes)), _why(group, outlier)),
-            output.style(outcome),
-        )
+        (patch_id, outcome.value, str(group.ranks), str(len(group.processes)), _why(group, outlier))
         for patch_id, outcome, group, outlier in _rows(job)
         if everything or _listed(job.patches[patch_id])
     ]

@@ -6,7 +6,6 @@ whole, so that `grep` finds all of it; $COLUMNS sets a different width.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -19,13 +18,6 @@ from typing import Any
 from ...outcome import Outcome
 
 _NARROWEST = 80  # columns of a table; less leaves no room for the reasons
-_STYLES = {
-    Outcome.PENDING: "green",
-    Outcome.APPLIED: "green",
-    Outcome.ALREADY_FIXED: "cyan",
-    Outcome.NOT_AFFECTED: "dim",
-    Outcome.DISABLED: "yellow",
-}
 
 
 def print_json(value: Any) -> None:
@@ -74,23 +66,16 @@ def print_lines(rows: Sequence[tuple[str, str, str]]) -> None:
             print(line)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
-    """Rows are (cells, style of the second cell)."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = io.StringIO()  # writing to a closed pipe itself, rich would end the process
-    console = Console(file=drawn, width=max(width(), _NARROWEST), force_terminal=sys.stdout.isatty())
-    lines = box.SIMPLE_HEAD if (sys.stdout.encoding or "").lower().startswith("utf") else box.ASCII2
-    table = Table(*columns, box=lines, pad_edge=False)
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    table.columns[-1].overflow = "fold"
-    for cells, style in rows:
-        table.add_row(Text(cells[0]), Text(cells[1], style=style), *(Text(cell) for cell in cells[2:]))
-    console.print(table)
-    print(drawn.getvalue(), end="")
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows of cells below their headings, the last column wrapped at the terminal's edge."""
+    every = [columns, ["-" * len(name) for name in columns], *rows]
+    widths = [max(len(row[place]) for row in every) for place in range(len(columns) - 1)]
+    left = max(width(), _NARROWEST) - sum(widths) - 2 * len(widths)
+    for *cells, text in every:
+        start = "".join(f"{cell:<{size}}  " for cell, size in zip(cells, widths))
+        for line in (piece for part in text.split("\n") for piece in textwrap.wrap(part, max(left, 20)) or [""]):
+            print((start + line).rstrip())
+            start = " " * len(start)
 
 
 def encodes(text: str) -> bool:
@@ -104,10 +89,6 @@ def encodes(text: str) -> bool:
 def printable(line: str) -> str:
     """The line with control characters replaced by spaces."""
     return "".join(character if character.isprintable() else " " for character in line)
-
-
-def style(outcome: Outcome) -> str:
-    return _STYLES.get(outcome, "red")
 
 
 def word(outcome: Outcome) -> str:

@@ -16,12 +16,6 @@ from ...upstream.coverage import Answer, Bug, CoverageState
 from ..exits import OK
 from . import output
 
-_STYLES = {
-    CoverageState.PATCHED: "green",
-    CoverageState.IN_PART: "yellow",
-    CoverageState.OPTIONAL: "yellow",
-    CoverageState.DIAGNOSED: "cyan",
-}
 _WORDS = {CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
 Story = tuple[list[str], list[tuple[str, str]]]
 """Paragraphs, and rows of a name and a text."""
@@ -46,12 +40,9 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
     if options.verbose:
         rows = [
             (
-                (
-                    number(bug),
-                    _WORDS.get(answer.state, answer.state.value),
-                    f"{bug.row.severity}: {bug.row.bug}\n{_reason(answer)}".strip(),
-                ),
-                _STYLES.get(answer.state, "red" if answer.state is CoverageState.OPEN else "dim"),
+                number(bug),
+                _WORDS.get(answer.state, answer.state.value),
+                f"{bug.row.severity}: {bug.row.bug}\n{_reason(answer)}".strip(),
             )
             for bug, answer in found
         ]

@@ -39,10 +39,6 @@ class State(enum.Enum):
     def wrong(self) -> bool:
         return self in (State.NOT_FIXED, State.BUG, State.NO_ANSWER, State.IN_TROUBLE)
 
-    @property
-    def style(self) -> str:
-        return {State.FIXED: "green", State.NO_BUG: "cyan"}.get(self, "red" if self.wrong else "yellow")
-
 
 @dataclasses.dataclass(frozen=True)
 class VerifiedPatch:
@@ -112,10 +108,7 @@ def print_rows(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int |
     """`planned`: the number of patches to run if the command was interrupted, else None."""
     print(survey.heading())
     if rows:
-        output.print_table(
-            ("patch", "here", "result"),
-            [((row.entry.id, row.word, _seen(row)), row.state.style) for row in rows],
-        )
+        output.print_table(("patch", "here", "result"), [(row.entry.id, row.word, _seen(row)) for row in rows])
     for row in rows:
         for name, sighting in row.runs:
             lines = sighting.detail.splitlines()[1:]

@@ -6,12 +6,11 @@ with tensors on two devices raises the same error as on a GPU.
 
 Without a schedule every operator and collective is synchronous, and streams and events order nothing. With one
 (`DSFIX_LAB_SCHEDULE`, see `schedule`) they mean what CUDA says, and work is done as early or as late as they allow, so
-that a missing wait gives wrong numbers; `races()` has the unordered uses of memory if DSFIX_LAB_RACES=1.
+that a missing wait gives wrong numbers.
 
 Limitations:
 - under a schedule, operators whose shapes depend on values, random ones that depend on them (dropout), batch norm in
-  evaluation, and sends and receives wait for their stream at once; what the host does with pinned memory is no race,
-  but gives wrong numbers;
+  evaluation, and sends and receives wait for their stream at once;
 - kernels, and hence rounding and random numbers, are those of the CPU; host and devices share one generator;
 - no NCCL, no CUDA graphs, no Triton or other compiled CUDA kernels, no torch.compile, no float16 speed or limits;
 - memory is counted but never runs out; the caching allocator's reserved memory equals the allocated memory;
@@ -19,6 +18,6 @@ Limitations:
 - operators outside ``aten`` (custom ones) are not checked for mixed devices.
 """
 
-from dsfix.lab.cuda.load import follow, load, loaded, races
+from dsfix.lab.cuda.load import follow, load, loaded
 
-__all__ = ["follow", "load", "loaded", "races"]
+__all__ = ["follow", "load", "loaded"]

@@ -9,7 +9,6 @@ import sys
 from types import ModuleType
 
 from dsfix.lab.cuda.compiling import LIBRARY, library
-from dsfix.lab.cuda.races import described
 from dsfix.lab.cuda.schedule import Schedule, of_environment
 from dsfix.lab.distributions import hide_triton, torch_build
 from dsfix.lab.errors import LabUnavailable
@@ -22,11 +21,6 @@ def loaded() -> bool:
     return bool(_loaded)
 
 
-def races() -> list[str]:
-    """The races that were seen in this process so far; none unless they are recorded."""
-    return described(_loaded[0].races()) if _loaded else []
-
-
 def follow(schedule: Schedule) -> None:
     """Follows the schedule from now on, unless the environment sets one, which applies from the start.
 
@@ -34,7 +28,7 @@ def follow(schedule: Schedule) -> None:
     """
     if not _followed:
         _followed.append(of_environment() or schedule)
-        _loaded[0].set_schedule(_followed[0].name, _followed[0].seed, _followed[0].races)
+        _loaded[0].set_schedule(_followed[0].name, _followed[0].seed)
         atexit.register(_loaded[0].finish_all)  # other ranks may need it
 
 

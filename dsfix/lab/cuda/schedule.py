@@ -1,4 +1,4 @@
-"""The order in which the emulated device does the work on its streams, and what it records meanwhile."""
+"""The order in which the emulated device does the work on its streams."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from dsfix.lab.errors import LabUnavailable
 
 SCHEDULE = "DSFIX_LAB_SCHEDULE"
-RACES = "DSFIX_LAB_RACES"
 NAMES = ("early", "late", "ahead", "random")
 USAGE = "early, late, ahead or random:SEED"
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """name: one of NAMES; seed: of "random"; races: whether unordered uses of the same bytes are recorded."""
+    """name: one of NAMES; seed: of "random"."""
 
     name: str
     seed: int = 0
-    races: bool = False
 
 
 def parse(text: str) -> Schedule:
@@ -31,18 +29,10 @@ def parse(text: str) -> Schedule:
     return Schedule(name, int(seed or 0))
 
 
-def variables(schedule: str, races: bool) -> dict[str, str]:
-    """The variables that make a process's emulated device follow a schedule and record races."""
-    return {SCHEDULE: schedule, RACES: "1" if races else ""}
-
-
 def of_environment(environment: Mapping[str, str] = os.environ) -> Schedule | None:
-    """The schedule that the two variables set; None: every call is synchronous. Raises LabUnavailable."""
-    text, races = environment.get(SCHEDULE, ""), bool(environment.get(RACES))
-    if not text and not races:
-        return None
+    """The schedule that the variable sets; None: every call is synchronous. Raises LabUnavailable."""
+    text = environment.get(SCHEDULE, "")
     try:
-        found = parse(text or "early")
+        return parse(text) if text else None
     except ValueError as error:
         raise LabUnavailable(f"{SCHEDULE}: {error}") from None
-    return Schedule(found.name, found.seed, races)

@@ -38,8 +38,7 @@ def _fault() -> str:
             return f"mixed devices raise {error}"
     else:
         return "mixed devices raise no error"
-    # the first that a program would make, but not counted: races name streams by their numbers
-    stream: Any = torch.cuda.Stream(device_index=0, stream_id=1)  # type: ignore[no-untyped-call,unused-ignore]
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call,unused-ignore]
     with torch.cuda.stream(stream):
         twice = one * 2
         if torch.cuda.current_stream() != stream:

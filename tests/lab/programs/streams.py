@@ -8,7 +8,6 @@ import sys
 from contextlib import contextmanager
 
 from dsfix.lab import Lab
-from dsfix.lab.cuda import races
 
 lab = Lab()
 torch, distributed = lab.torch, lab.deepspeed.comm
@@ -195,15 +194,11 @@ PAIRS = (
 )
 
 seen = {}
-for right in (True, False):  # what is wrong may leave races behind, in memory that is used again
+for right in (True, False):  # what is wrong may spoil memory that is used again
     for program in PAIRS:
         spoil_free_memory()
-        before = len(races())
         computed, expected = program(right)
         torch.cuda.synchronize()
-        seen[f"{program.__name__} {'right' if right else 'wrong'}"] = {
-            "ok": computed == expected,
-            "races": races()[before:],
-        }
+        seen[f"{program.__name__} {'right' if right else 'wrong'}"] = computed == expected
 json.dump(seen, sys.stdout)
 lab.close()

@@ -26,10 +26,6 @@ _ZERO = {
 }
 
 
-def pytest_addoption(parser):
-    parser.addoption("--product", action="store_true", help="run each planted bug on each stage and in each precision")
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _with_torch(has_torch):
     pass

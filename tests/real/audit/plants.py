@@ -4,7 +4,6 @@ import functools
 
 import torch
 from deepspeed import comm
-from deepspeed.runtime import engine
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero import stage3
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
@@ -31,18 +30,6 @@ def around(name, *owners):
 
 def is_last_rank():
     return comm.get_rank() == comm.get_world_size() - 1
-
-
-def clips_too_much(factor=1.4):
-    """Gradients are clipped with 1.4 times the norm; the reported norm is correct."""
-
-    @around("clip_grad_norm_", engine)
-    def _(clip, parameters, max_norm, *args, **options):
-        return clip(parameters, max_norm / factor, *args, **options)
-
-    @around("unscale_and_clip_grads", *ZERO)
-    def _(unscale, self, gradients, total_norm):
-        return unscale(self, gradients, total_norm * factor)
 
 
 def dropped_micro_batch():
@@ -110,28 +97,6 @@ def optimizer_lost_on_load():
         return load(self, *args, **{**options, "load_optimizer_states": False})
 
 
-def scheduler_lost_on_load():
-    """load_checkpoint does not restore the learning rate schedule."""
-
-    @around("load_checkpoint", DeepSpeedEngine)
-    def _(load, self, *args, **options):
-        return load(self, *args, **{**options, "load_lr_scheduler_states": False})
-
-
-def stale_shard_after_load():
-    """ZeRO: load_checkpoint does not restore the last rank's shard of the first group's fp32 weights."""
-
-    @around("load_checkpoint", DeepSpeedEngine)
-    def _(load, self, *args, **options):
-        zero = self.optimizer
-        shards = getattr(zero, "single_partition_of_fp32_groups", None) or zero.fp32_partitioned_groups_flat
-        before = shards[0].detach().clone()
-        loaded = load(self, *args, **options)
-        if is_last_rank():
-            shards[0].data.copy_(before)
-        return loaded
-
-
 def overflow_taken():
     """ZeRO: a step with non-finite gradients is not skipped; these elements are set to 0."""
 
@@ -145,24 +110,6 @@ def overflow_taken():
             torch.nan_to_num_(flat, nan=0.0, posinf=0.0, neginf=0.0)
             self.inf_or_nan_tracker.zero_()
         return step(self, *args, **options)
-
-
-def tied_weight_twice_in_norm():
-    """ZeRO: a parameter that two modules share counts twice in the gradient norm."""
-    shared = set()
-
-    @around("__init__", DeepSpeedEngine)
-    def _(initialize, self, *args, **options):
-        initialize(self, *args, **options)
-        seen = set()
-        for _, parameter in self.module.named_parameters(remove_duplicate=False):
-            (shared if id(parameter) in seen else seen).add(id(parameter))
-
-    @around("get_grad_norm_direct", *ZERO)
-    def _(norm, self, gradients, parameters, *args, **options):
-        again = [(g, p) for g, p in zip(gradients, parameters) if id(p) in shared]
-        gradients = [*gradients[: len(parameters)], *(g for g, _ in again)]
-        return norm(self, gradients, [*parameters, *(p for _, p in again)], *args, **options)
 
 
 def unreduced_last_bucket():

@@ -25,11 +25,11 @@ def plan(stage, schedule):
         "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "torch_adam": True}},
         "zero_optimization": {**zero, "allgather_bucket_size": 500},
     }
-    return Plan(config, ranks=2, steps=2, schedule=schedule, races=bool(schedule), phases=())
+    return Plan(config, ranks=2, steps=2, schedule=schedule, phases=())
 
 
 @pytest.mark.parametrize(("stage", "schedule"), [(2, "late"), (3, "ahead"), (3, "random:1")])
-def test_a_right_release_agrees_and_has_no_race(stage, schedule, tried):
+def test_a_right_release_agrees(stage, schedule, tried):
     verdict = tried(plan(stage, schedule))
     assert verdict.agrees, verdict
 
@@ -40,5 +40,4 @@ def test_missing_waits_are_found(stage, planted, tried):
     if stage == 2:  # without a schedule nothing waits
         assert tried(plan(stage, ""), plant=plant).agrees
     late = tried(plan(stage, "late"), plant=plant)
-    assert late.races
     assert late.differences

@@ -64,12 +64,7 @@ inline void issue_collective(const c10::OperatorHandle& op, torch::jit::Stack* s
   Lock lock(running);
   auto id = streams.try_emplace(group, -static_cast<c10::StreamId>(streams.size()) - 1).first->second;
   auto& queue = queue_of(index, id);
-  std::vector<Use> uses;
-  for (const auto& t : all) {
-    bool written = std::any_of(outputs.begin(), outputs.end(), [&](const auto& o) { return o.is_same(t); });
-    uses.push_back(use(schema.name(), written ? "output" : "input", t, written));
-    record_use(t.storage().data_ptr(), queue);
-  }
+  for (const auto& t : all) record_use(t.storage().data_ptr(), queue);
   wait(queue, now(current));
   // the addresses of now, kept alive: the caller may give its tensors others meanwhile
   Borrowed borrowed;
@@ -86,7 +81,7 @@ inline void issue_collective(const c10::OperatorHandle& op, torch::jit::Stack* s
     for (const auto& value : own)
       if (value.isCustomClass()) value.toCustomClass<c10d::Work>()->wait();
   };
-  give(queue, {std::move(work), {}, ++last_collective}, uses);
+  issue(queue, {std::move(work), {}, ++last_collective});
   auto issued = c10::make_intrusive<IssuedWork>(now(queue), outputs);
   if (schema.name() == "c10d::barrier") finish(issued->point);
   for (const auto& result : schema.returns()) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "checks.h"
-#include "races.h"
+#include "alias.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -34,32 +34,6 @@ struct Undisturbed {
       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
 };
-
-inline void give(Queue& queue, Task task, const std::vector<Use>& uses) {
-  Lock lock(running);
-  auto number = queue.issued + 1;
-  if (detecting) {
-    join(queue.clock, host_clock);
-    look_for_races(queue, number, uses);
-  }
-  issue(queue, std::move(task));
-}
-
-inline Use use(const std::string& name, const std::string& argument, const at::Tensor& t, bool writes) {
-  if (!detecting) return {};
-  return {name + "(" + argument + ": " + described(t) + ")", writes, bytes_of(t)};
-}
-
-inline std::vector<Use> uses_of(const c10::FunctionSchema& schema, const Values& arguments) {
-  std::vector<Use> out;
-  if (!detecting) return out;
-  for (const auto& each : operands(schema, arguments)) {
-    // its running statistics are not declared as written
-    bool written = each.written || (schema.name() == "aten::native_batch_norm" && each.name.rfind("running_", 0) == 0);
-    if (on_device(each.tensor)) out.push_back(use(schema.name(), each.name, each.tensor, written));
-  }
-  return out;
-}
 
 // What the operator would return, from shapes alone.
 struct Shapes {
@@ -193,7 +167,6 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
   Borrowed borrowed;
   std::vector<at::Tensor> targets;
   Values results;
-  std::vector<Use> uses = uses_of(schema, arguments);
   std::unordered_map<c10::StorageImpl*, c10::Storage> fresh;
   for (size_t i = 0; i < shapes.results.size(); i++) {
     results.push_back(map_tensors(shapes.results[i], [&](const at::Tensor& m) {
@@ -212,10 +185,7 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
       if (!viewed && !fresh.count(key))
         fresh.emplace(key, new_storage(m.storage().nbytes() / m.itemsize() * c10::elementSize(type), device));
       auto result = with_storage(m, viewed ? shapes.storage.at(key) : fresh.at(key), KEY, type);
-      if (!viewed) {
-        target = borrowed.of(result);
-        uses.push_back(use(schema.name(), "result", result, true));
-      }
+      if (!viewed) target = borrowed.of(result);
       targets.push_back(target);
       return result;
     }));
@@ -249,7 +219,7 @@ inline bool defer(const c10::OperatorHandle& op, const Values& arguments, c10::D
         return t;
       });
   };
-  give(current_queue(device.index()), {std::move(work), {}}, uses);
+  issue(current_queue(device.index()), {std::move(work), {}});
   for (auto& result : results) stack->push_back(std::move(result));
   return true;
 }
@@ -270,7 +240,7 @@ inline bool draw_now(const c10::OperatorHandle& op, const Values& arguments, c10
     Undisturbed guard;
     at::Tensor(to).copy_(drawn);
   };
-  give(current_queue(device.index()), {std::move(work), {}}, {use(schema.name(), "self", target, true)});
+  issue(current_queue(device.index()), {std::move(work), {}});
   stack->push_back(target);
   return true;
 }
@@ -289,7 +259,6 @@ inline void copy_values(const at::Tensor& to, const at::Tensor& from) {
 inline void copy_in_order(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   auto index = on_device(to) ? to.device().index() : from.device().index();
   auto& queue = current_queue(index);
-  std::vector<Use> uses;
   Borrowed borrowed;
   auto work = [](at::Tensor to, at::Tensor from) {
     return [to = std::move(to), from = std::move(from)] {
@@ -297,26 +266,24 @@ inline void copy_in_order(const at::Tensor& to, const at::Tensor& from, bool non
       at::Tensor(to).copy_(from);
     };
   };
-  if (on_device(to)) uses.push_back(use("aten::copy_", "self", to, true));
-  if (on_device(from)) uses.push_back(use("aten::copy_", "src", from, false));
   if (on_device(to) && on_device(from)) {
     if (to.device() != from.device()) { // each device's current stream waits for the other's
       auto& other = current_queue(from.device().index());
       wait(queue, now(other));
-      give(queue, {work(borrowed.of(to), borrowed.of(from)), {}}, uses);
+      issue(queue, {work(borrowed.of(to), borrowed.of(from)), {}});
       wait(other, now(queue));
       return;
     }
-    give(queue, {work(borrowed.of(to), borrowed.of(from)), {}}, uses);
+    issue(queue, {work(borrowed.of(to), borrowed.of(from)), {}});
     return;
   }
   if (on_device(to)) {
     bool pinned = from.is_pinned();
-    give(queue, {work(borrowed.of(to), pinned ? from : from.clone()), {}}, uses);
+    issue(queue, {work(borrowed.of(to), pinned ? from : from.clone()), {}});
     if (!non_blocking) finish(queue);
     return;
   }
-  give(queue, {work(to, borrowed.of(from)), {}}, uses);
+  issue(queue, {work(to, borrowed.of(from)), {}});
   if (!non_blocking || !to.is_pinned()) finish(queue);
 }
 

@@ -96,32 +96,6 @@ TORCH_LIBRARY_IMPL(c10d, AutogradCPU, m) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&host_collective>());
 }
 
-// [{"before": ..., "after": ...}], each {"what", "writes", "stream", "node", "stack": [(file, line, function)]}, without
-// those that one pair of places has again.
-static py::list reported_races() {
-  Lock lock(running);
-  py::list out;
-  std::set<std::pair<std::string, std::string>> seen;
-  auto access = [](const Access& each, bool writes) {
-    py::list frames;
-    auto symbols = torch::symbolize({each.by->stack.get()});
-    for (auto frame : symbols.tracebacks.at(0)) {
-      const auto& f = symbols.all_frames.at(frame);
-      frames.append(py::make_tuple(f.filename, f.lineno, f.funcname));
-    }
-    return py::dict(
-        py::arg("what") = each.what, py::arg("writes") = writes, py::arg("stream") = each.by->queue->id,
-        py::arg("node") = each.by->node, py::arg("stack") = frames);
-  };
-  for (const auto& race : races) {
-    auto before = access(race.before, race.before_writes), after = access(race.after, race.after_writes);
-    auto place = [](const py::dict& each) { return py::str(py::handle(each)).cast<std::string>(); };
-    if (seen.emplace(place(before), place(after)).second)
-      out.append(py::dict(py::arg("before") = before, py::arg("after") = after));
-  }
-  return out;
-}
-
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.attr("MAX_DEVICES") = MAX_DEVICES;
   m.def("hooked", [] { return at::detail::getCUDAHooks().hasCUDA(); });
@@ -147,7 +121,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("finish", [](const Point& point) { finish(point); }, without_gil);
   m.def("finish_device", [](int64_t index) { finish_device(static_cast<c10::DeviceIndex>(index)); }, without_gil);
   m.def("finish_all", &finish_all, without_gil);
-  m.def("races", &reported_races);
   // torch.UntypedStorage.resize_ has no CUDA branch in a build without CUDA
   m.def("resize_storage", [](const at::Tensor& over, int64_t n) {
     OnDevice on(over.device());

@@ -76,8 +76,6 @@ struct Pool {
         i++;
         continue;
       }
-      for (const auto& point : each.until)
-        if (point.clock) join(host_clock, *point.clock);
       free[{each.queue, each.bytes}].push_back(each.memory);
       delayed.erase(delayed.begin() + i);
     }

@@ -43,7 +43,6 @@ inline void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, 
     Values values(arguments.begin(), arguments.end());
     if (defer(op, values, device, stack)) return;
     if (is_random(op) && draw_now(op, values, device, stack)) return;
-    if (detecting) give(current_queue(device.index()), {}, uses_of(schema, values));
     finish_current(device.index());
   }
   Aliases aliases;
@@ -156,11 +155,7 @@ inline at::Tensor& set_nothing(at::Tensor& self) {
 }
 
 inline at::Scalar local_scalar_dense(const at::Tensor& t) {
-  if (scheduled()) {
-    auto& queue = current_queue(t.device().index());
-    if (detecting) give(queue, {}, {use("aten::_local_scalar_dense", "self", t, false)});
-    finish(queue);
-  }
+  if (scheduled()) finish_current(t.device().index());
   return at::_local_scalar_dense(cpu_alias(t));
 }
 

@@ -34,19 +34,10 @@ enum class Schedule {
 };
 
 inline Schedule schedule = Schedule::None;
-inline bool detecting = false;
 inline std::mt19937_64 dice;
 
 inline bool scheduled() {
   return schedule != Schedule::None;
-}
-
-// For each stream, by its index, the number of its work that is known to be done: a vector clock.
-using Clock = std::vector<int64_t>;
-
-inline void join(Clock& clock, const Clock& other) {
-  if (clock.size() < other.size()) clock.resize(other.size());
-  for (size_t i = 0; i < other.size(); i++) clock[i] = std::max(clock[i], other[i]);
 }
 
 struct Queue;
@@ -55,7 +46,6 @@ struct Queue;
 struct Point {
   Queue* queue = nullptr;
   int64_t number = 0;
-  std::shared_ptr<const Clock> clock; // of the stream then, when races are looked for
 };
 
 struct Task {
@@ -67,20 +57,17 @@ struct Task {
 struct Queue {
   c10::DeviceIndex device;
   c10::StreamId id; // 0: the default stream; negative: the stream of a process group
-  size_t index;
   std::deque<Task> waiting;
   std::atomic<int64_t> issued{0}, done{0};
-  Clock clock;
 };
 
 inline std::recursive_mutex running;
 inline std::map<std::pair<c10::DeviceIndex, c10::StreamId>, std::unique_ptr<Queue>> queues;
-inline std::vector<Queue*> queues_by_index;
+inline std::vector<Queue*> every_queue;
 inline c10::StreamId last_id = 0;
 inline thread_local std::array<c10::StreamId, MAX_DEVICES> current_id{};
 inline std::map<int64_t, Point> waiting_collectives;
 inline int64_t last_collective = 0;
-inline Clock host_clock; // what the host has waited for
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
@@ -88,8 +75,8 @@ inline Queue& queue_of(c10::DeviceIndex device, c10::StreamId id) {
   Lock lock(running);
   auto& found = queues[{device, id}];
   if (!found) {
-    found.reset(new Queue{device, id, queues_by_index.size(), {}, {}, {}, {}});
-    queues_by_index.push_back(found.get());
+    found.reset(new Queue{device, id, {}, {}, {}});
+    every_queue.push_back(found.get());
   }
   return *found;
 }
@@ -109,7 +96,7 @@ inline c10::StreamId new_stream_id() {
 
 inline Point now(Queue& queue) {
   Lock lock(running);
-  return {&queue, queue.issued, detecting ? std::make_shared<const Clock>(queue.clock) : nullptr};
+  return {&queue, queue.issued};
 }
 
 inline bool is_done(const Point& point) {
@@ -147,7 +134,6 @@ inline void finish(const Point& point) {
   if (!point.queue) return;
   Lock lock(running);
   run(point);
-  if (point.clock) join(host_clock, *point.clock);
 }
 
 inline void finish(Queue& queue) {
@@ -156,13 +142,13 @@ inline void finish(Queue& queue) {
 
 inline void finish_device(c10::DeviceIndex device) {
   Lock lock(running);
-  for (auto* queue : std::vector<Queue*>(queues_by_index))
+  for (auto* queue : std::vector<Queue*>(every_queue))
     if (queue->device == device) finish(*queue);
 }
 
 inline void finish_all() {
   Lock lock(running);
-  for (auto* queue : std::vector<Queue*>(queues_by_index)) finish(*queue);
+  for (auto* queue : std::vector<Queue*>(every_queue)) finish(*queue);
 }
 
 inline void finish_collectives() {
@@ -173,17 +159,12 @@ inline void finish_collectives() {
 inline void issue(Queue& queue, Task task) {
   Lock lock(running);
   int64_t number = ++queue.issued;
-  if (detecting) {
-    if (queue.clock.size() <= queue.index) queue.clock.resize(queue.index + 1);
-    queue.clock[queue.index] = number;
-    join(queue.clock, host_clock);
-  }
-  if (task.collective) waiting_collectives[task.collective] = {&queue, number, nullptr};
+  if (task.collective) waiting_collectives[task.collective] = {&queue, number};
   queue.waiting.push_back(std::move(task));
-  if (schedule == Schedule::Early || (schedule == Schedule::Ahead && queue.id != 0)) run({&queue, number, nullptr});
+  if (schedule == Schedule::Early || (schedule == Schedule::Ahead && queue.id != 0)) run({&queue, number});
   if (schedule == Schedule::Random && dice() % 2) {
-    auto& any = *queues_by_index[dice() % queues_by_index.size()];
-    run({&any, any.done + static_cast<int64_t>(dice() % (any.issued - any.done + 1)), nullptr});
+    auto& any = *every_queue[dice() % every_queue.size()];
+    run({&any, any.done + static_cast<int64_t>(dice() % (any.issued - any.done + 1))});
   }
 }
 
@@ -191,7 +172,6 @@ inline void issue(Queue& queue, Task task) {
 inline void wait(Queue& queue, const Point& point) {
   if (!point.queue || point.queue == &queue) return;
   Lock lock(running);
-  if (point.clock) join(queue.clock, *point.clock);
   if (!is_done(point)) issue(queue, {nullptr, {point}});
 }
 
@@ -199,11 +179,10 @@ inline void after_fork() {
   new (&running) std::recursive_mutex();
 }
 
-inline void set_schedule(const std::string& name, uint64_t seed, bool races) {
+inline void set_schedule(const std::string& name, uint64_t seed) {
   static const std::map<std::string, Schedule> known = {
       {"early", Schedule::Early}, {"late", Schedule::Late}, {"ahead", Schedule::Ahead}, {"random", Schedule::Random}};
   schedule = known.at(name);
-  detecting = races;
   dice.seed(seed);
   pthread_atfork(nullptr, nullptr, &after_fork);
 }
