@@ -1,0 +1,140 @@
+"""Draws the examples of a check with hypothesis, the same on each rank, and keeps the shortest that fails."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import hypothesis
+import torch
+from hypothesis import strategies
+from hypothesis.errors import HypothesisException, UnsatisfiedAssumption
+from torch import distributed
+
+from dsfix.lab.session import Lab
+from matrix.parts.part import Absent, Part
+
+_SECONDS = 40.0  # for the examples of one part
+_PATIENCE = 25.0  # for a rank that does not come to the end of an example
+Value = TypeVar("Value")
+
+
+class Draw:
+    """Called with a name and a strategy, or the values to choose from: draws a value."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self.drawn: dict[str, Any] = {}
+
+    def __call__(self, name: str, values: strategies.SearchStrategy[Value] | Sequence[Value]) -> Value:
+        strategy = values if isinstance(values, strategies.SearchStrategy) else strategies.sampled_from(values)
+        value: Value = self._data.draw(strategy)
+        self.drawn[name] = value
+        return value
+
+    def number(self, name: str, low: float, high: float) -> float:
+        """A number with few digits."""
+        value = self._data.draw(strategies.integers(0, 100))
+        self.drawn[name] = result = round(low + (high - low) * value / 100, 6)
+        return result
+
+    def integer(self, name: str, low: int, high: int) -> int:
+        return self(name, strategies.integers(low, high))
+
+    def flag(self, name: str) -> bool:
+        return self(name, (False, True))
+
+    def tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Normally distributed, of any layout."""
+        layout = self(f"{name} is", ("contiguous", "transposed", "strided", "expanded"))
+        return laid_out(shape, layout, dtype, self.integer(f"seed of {name}", 0, 3))
+
+    def assume(self, holds: bool) -> None:
+        """Another example unless `holds`."""
+        hypothesis.assume(holds)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.drawn.items())
+
+
+def laid_out(shape: Sequence[int], layout: str, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if layout == "expanded" and shape:
+        return torch.randn((1, *shape[1:]), generator=generator).to(dtype).expand(*shape)
+    if layout == "strided" and shape:
+        return torch.randn((*shape[:-1], 2 * shape[-1]), generator=generator).to(dtype)[..., ::2]
+    value = torch.randn(tuple(reversed(shape)) if layout == "transposed" else tuple(shape), generator=generator)
+    return value.to(dtype).permute(*reversed(range(len(shape)))) if layout == "transposed" else value.to(dtype)
+
+
+def run(each: Part, lab: Lab) -> tuple[str, int, str]:
+    """What the examples of a part show on this release: (agrees, differs or absent, how many, what was seen)."""
+    check = each.check
+    assert check is not None
+    failures: list[str] = []
+    count, end = 0, time.monotonic() + _SECONDS
+    group = _own_group() if each.ranks > 1 else None
+
+    def one(data: Any) -> None:
+        nonlocal count
+        if _any(time.monotonic() > end, group):
+            return
+        draw, seen, error = Draw(data), "", None
+        try:
+            torch.manual_seed(0)
+            check(lab, draw)
+            count += 1
+        except (UnsatisfiedAssumption, Absent, KeyboardInterrupt):
+            raise
+        except Exception as raised:
+            if isinstance(raised, HypothesisException):
+                raise
+            seen, error = f"{draw}: {_sentence(raised)}", raised
+        if seen and group is not None and isinstance(error, RuntimeError) and "onnection" in seen:
+            failures.append(seen)  # by a rank that has ended
+            raise error
+        if _any(bool(seen), group):
+            failures.append(seen or f"{draw}: another rank")
+            raise AssertionError("differs")  # the same on each rank, so that all shrink alike
+
+    options = hypothesis.settings(
+        max_examples=each.examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+    )
+    try:
+        options(hypothesis.given(strategies.data())(one))()
+    except Absent as reason:
+        return "absent", 0, str(reason)
+    except BaseException as error:
+        if not failures:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            failures.append(_sentence(error))
+    if failures:
+        return "differs", count, min(failures, key=lambda text: (text.endswith("another rank"), len(text)))
+    return "agrees", count, ""
+
+
+def _own_group() -> Any:
+    return distributed.new_group(backend="gloo", timeout=__import__("datetime").timedelta(seconds=_PATIENCE))
+
+
+def _any(flag: bool, group: Any) -> bool:
+    """Whether it holds on any rank."""
+    if group is None:
+        return flag
+    value = torch.tensor(int(flag))
+    distributed.all_reduce(value, distributed.ReduceOp.MAX, group=group)
+    return bool(value)
+
+
+def _sentence(error: BaseException) -> str:
+    name = "" if type(error) is AssertionError and str(error) else f"{type(error).__name__}: "
+    return re.sub(r"\s+", " ", f"{name}{error}").strip()[:240]
