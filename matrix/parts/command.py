@@ -52,13 +52,18 @@ def _run(options: argparse.Namespace) -> int:
     ]
     patches = sorted({name for line in kept.values() for name in line.patches})
     print(f"{sum(len(each.parts) for each in batches)} parts in {len(batches)} processes", flush=True)
-    with Meter(len(batches)) as meter, runner.each(batches, lambda b: running.run(b, patches), options.jobs) as ended:
-        for _, lines in ended:
-            for line in lines:
-                kept[line.part, line.release] = line
-                if line.outcome != record.AGREES:
-                    meter.say(str(line))
-            if not options.check:
-                record.save(kept)
-            meter.advance()
+    with Meter(len(batches)) as meter, running.Children() as children:
+
+        def work(batch: running.Batch) -> list[record.Line]:
+            return running.run(batch, children, patches)
+
+        with runner.each(batches, work, options.jobs) as ended:
+            for _, lines in ended:
+                for line in lines:
+                    kept[line.part, line.release] = line
+                    if line.outcome != record.AGREES:
+                        meter.say(str(line))
+                if not options.check:
+                    record.save(kept)
+                meter.advance()
     return runner.complain(NAME, docs.faults(kept, chosen, releases))

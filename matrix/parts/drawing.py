@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import time
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ from hypothesis.errors import HypothesisException, UnsatisfiedAssumption
 from torch import distributed
 
 from dsfix.lab.session import Lab
-from matrix.parts.part import Absent, Part
+from matrix.parts.part import OTHER, Absent, Part
 
 _SECONDS = 40.0  # for the examples of one part
+_SHRINKING = 60  # examples that are tried after the first that fails
 _PATIENCE = 25.0  # for a rank that does not come to the end of an example
 Value = TypeVar("Value")
 
@@ -74,12 +76,13 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
     check = each.check
     assert check is not None
     failures: list[str] = []
-    count, end = 0, time.monotonic() + _SECONDS
+    count, later, end = 0, 0, time.monotonic() + _SECONDS
     group = _own_group() if each.ranks > 1 else None
 
     def one(data: Any) -> None:
-        nonlocal count
-        if _any(time.monotonic() > end, group):
+        nonlocal count, later
+        later += bool(failures)
+        if _any(time.monotonic() > end or later > _SHRINKING, group):
             return
         draw, seen, error = Draw(data), "", None
         try:
@@ -96,7 +99,7 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
             failures.append(seen)  # by a rank that has ended
             raise error
         if _any(bool(seen), group):
-            failures.append(seen or f"{draw}: another rank")
+            failures.append(seen or f"{draw}{OTHER}")
             raise AssertionError("differs")  # the same on each rank, so that all shrink alike
 
     options = hypothesis.settings(
@@ -118,12 +121,12 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
                 raise
             failures.append(_sentence(error))
     if failures:
-        return "differs", count, min(failures, key=lambda text: (text.endswith("another rank"), len(text)))
+        return "differs", count, min(failures, key=lambda text: (text.endswith(OTHER), len(text)))
     return "agrees", count, ""
 
 
 def _own_group() -> Any:
-    return distributed.new_group(backend="gloo", timeout=__import__("datetime").timedelta(seconds=_PATIENCE))
+    return distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=_PATIENCE))
 
 
 def _any(flag: bool, group: Any) -> bool:

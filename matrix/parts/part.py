@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dsfix.lab.session import Lab
     from matrix.parts.drawing import Draw
 
+OTHER = ": another rank"  # ends what a rank has to say of an example that only another one fails
 Check = Callable[["Lab", "Draw"], None]
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from dsfix.lab.isolation import isolated
+from dsfix.lab.preload import Preloaded
 from dsfix.lab.ranks import fresh, launch
 from matrix import environments
-from matrix.parts.part import Part, digest
+from matrix.parts.part import OTHER, Part, digest
 from matrix.parts.record import ABSENT, AGREES, DIFFERS, PATCHED, Line
 
 _TIMEOUT = 120.0  # seconds, for each part
 _CHECKOUT = Path(__file__).resolve().parents[2]
+_PRELOADING = _CHECKOUT / "matrix" / "bystanders" / "preloading.py"
 
 #: parts, patches to leave out -> what each showed, by name, as child.py writes it
 Try = Callable[[Sequence[Part], Sequence[str]], Mapping[str, Any]]
@@ -40,27 +45,46 @@ def batches(release: str, parts: Sequence[Part]) -> Iterator[Batch]:
         yield Batch(release, tuple(each))
 
 
-def attempt(release: str, parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
-    """Runs the parts; one that its process does not survive differs, and the others go on in a new process."""
-    seen: dict[str, Any] = {}
-    path = environments.installed(release)
-    while waiting := [each for each in parts if each.name not in seen]:
-        with tempfile.TemporaryDirectory(prefix="dsfix-parts-") as name:
-            scratch = Path(name)
-            environment = isolated(scratch, path=path, skip=skip)
-            environment["PYTHONPATH"] += f":{_CHECKOUT}"
-            argv = [*fresh("matrix.parts.child"), waiting[0].device, json.dumps([each.name for each in waiting]), name]
-            ranks = launch(argv, waiting[0].ranks, _TIMEOUT * len(waiting), environment, scratch)
-            files = [scratch / f"{rank.rank}.jsonl" for rank in ranks]
-            written = [each.read_text(encoding="utf-8").splitlines() for each in files if each.exists()]
-        for line in (line for lines in written for line in lines):
-            told = json.loads(line)
-            known = seen.setdefault(told["name"], told)
-            if told["outcome"] == DIFFERS and (known["outcome"] != DIFFERS or known["seen"].endswith("another rank")):
-                seen[told["name"]] = told
-        if any(rank.returncode for rank in ranks) and (left := [e for e in waiting if e.name not in seen]):
-            seen[left[0].name] = {"outcome": DIFFERS, "seen": _end(ranks), "applied": [], "examples": 0}
-    return seen
+class Children(ExitStack):
+    """Runs parts on releases, in processes forked from one that has imported DeepSpeed; thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._servers: dict[tuple[str, str, str], Preloaded] = {}
+        self._lock = threading.Lock()
+
+    def _command(self, release: str, device: str, skip: Sequence[str]) -> Sequence[str]:
+        """Those that look for a patch start anew."""
+        if skip not in ((), environments.not_importing()):
+            return fresh("matrix.parts.child")
+        environment = {"PYTHONPATH": str(environments.installed(release)), "DSFIX_SKIP": ",".join(skip)}
+        key = (release, device, environment["DSFIX_SKIP"])
+        with self._lock:
+            if key not in self._servers:
+                self._servers[key] = self.enter_context(Preloaded(device, _PRELOADING, environment=environment))
+            return self._servers[key].command("matrix.parts.child")
+
+    def attempt(self, release: str, parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
+        """Runs the parts; one that its process does not survive differs, and the others go on in a new process."""
+        seen: dict[str, Any] = {}
+        while waiting := [each for each in parts if each.name not in seen]:
+            with tempfile.TemporaryDirectory(prefix="dsfix-parts-") as name:
+                scratch = Path(name)
+                environment = isolated(scratch, path=environments.installed(release), skip=skip)
+                environment["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes minutes
+                environment["PYTHONPATH"] += f"{os.pathsep}{_CHECKOUT}"
+                names = json.dumps([each.name for each in waiting])
+                argv = [*self._command(release, waiting[0].device, skip), waiting[0].device, names, name]
+                ranks = launch(argv, waiting[0].ranks, _TIMEOUT * len(waiting), environment, scratch)
+                files = [scratch / f"{rank.rank}.jsonl" for rank in ranks]
+                written = [each.read_text(encoding="utf-8").splitlines() for each in files if each.exists()]
+            for told in (json.loads(line) for lines in written for line in lines):
+                known = seen.setdefault(told["name"], told)
+                if told["outcome"] == DIFFERS and (known["outcome"] != DIFFERS or known["seen"].endswith(OTHER)):
+                    seen[told["name"]] = told
+            if any(rank.returncode for rank in ranks) and (left := [e for e in waiting if e.name not in seen]):
+                seen[left[0].name] = {"outcome": DIFFERS, "seen": _end(ranks), "applied": [], "examples": 0}
+        return seen
 
 
 def _end(ranks: Sequence[Any]) -> str:
@@ -72,11 +96,11 @@ def _end(ranks: Sequence[Any]) -> str:
     return f"ended with {rank.returncode}: {last[-1].strip()[:200]}"
 
 
-def run(batch: Batch, known: Sequence[str] = ()) -> list[Line]:
+def run(batch: Batch, children: Children, known: Sequence[str] = ()) -> list[Line]:
     """What the parts of a batch show. known: patches that have made a part of it agree on other releases."""
 
     def tried(parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
-        return attempt(batch.release, parts, skip)
+        return children.attempt(batch.release, parts, skip)
 
     patched = tried(batch.parts, ())
     plain = tried(batch.parts, environments.not_importing())
