@@ -46,7 +46,8 @@ def load(path: Path = PATH) -> Record:
         outcome, _, patches = words[3].partition(":") if len(words) > 3 else ("", "", "")
         if outcome not in (AGREES, PATCHED, DIFFERS, ABSENT):
             raise Complaint(f"{path}, line {number} is not a line of the record: remove it")
-        line = Line(*words[:3], outcome, tuple(filter(None, patches.split(","))), "".join(words[4:]))
+        given = tuple(filter(None, patches.split(",")))
+        line = Line(words[0], words[1], words[2], outcome, given, "".join(words[4:]))
         found[line.part, line.release] = line
     return found
 

@@ -112,7 +112,7 @@ def _line(part: Part, release: str, plain: Any, patched: Any, tried: Try, known:
     if outcome == AGREES and plain["outcome"] == DIFFERS:
 
         def agrees(skip: Sequence[str]) -> bool:
-            return tried([part], skip)[part.name]["outcome"] == AGREES
+            return bool(tried([part], skip)[part.name]["outcome"] == AGREES)
 
         likely = [each for each in patched["applied"] if each in known]
         found = needed(likely, agrees) if likely else []

@@ -10,7 +10,7 @@ import torch
 from dsfix.lab.session import Lab
 from matrix.parts.comparing import same
 from matrix.parts.drawing import Draw
-from matrix.parts.part import part, public
+from matrix.parts.part import part, public, without_reference
 
 Sent = list[torch.Tensor]  # by rank
 
@@ -25,12 +25,6 @@ def _into_tensor(comm: Any, sent: Sent, rank: int) -> tuple[Any, Any]:
     got = torch.empty(2 * sent[0].shape[0], *sent[0].shape[1:], dtype=sent[0].dtype)
     comm.all_gather_into_tensor(got, sent[rank])
     return got, torch.cat(sent)
-
-
-def _coalesced(comm: Any, sent: Sent, rank: int) -> tuple[Any, Any]:
-    got = [torch.empty(2 * each.shape[0], *each.shape[1:], dtype=each.dtype) for each in sent]
-    comm.all_gather_coalesced(got, [sent[rank], sent[rank] * 2]).wait()
-    return got, [torch.cat(sent), torch.cat(sent) * 2]
 
 
 def _reduce(name: str, wanted: Callable[[Sent], torch.Tensor]) -> Callable[[Any, Sent, int], tuple[Any, Any]]:
@@ -85,7 +79,6 @@ def _mean(comm: Any, sent: Sent, rank: int) -> tuple[Any, Any]:
 _CALLS: dict[str, Callable[[Any, Sent, int], tuple[Any, Any]]] = {
     "all_gather": _all_gather,
     "all_gather_into_tensor": _into_tensor,
-    "all_gather_coalesced": _coalesced,
     "all_reduce SUM": _reduce("SUM", lambda sent: sent[0] + sent[1]),
     "all_reduce MAX": _reduce("MAX", lambda sent: torch.maximum(*sent)),
     "all_reduce PRODUCT": _reduce("PRODUCT", lambda sent: sent[0] * sent[1]),
@@ -113,3 +106,11 @@ def _collective(name: str) -> Callable[[Lab, Draw], None]:
 
 for _name in _CALLS:
     part(f"comm/{_name}", "its definition", examples=20, ranks=2)(_collective(_name))
+
+without_reference(
+    {
+        "comm/all_gather_coalesced": "gloo has no coalescing: needs NCCL",
+        "comm/inference_all_reduce": "its shared-memory operator has to be compiled",
+        "comm/compressed_allreduce of 1-bit optimizers": "needs CuPy or MPI",
+    }
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -88,12 +89,14 @@ def _loader(lab: Lab, draw: Draw) -> None:
         same(list(iter(loader)), list(wanted), f"batches of epoch {epoch}")
 
 
-@part("data/batch_by_seqlens", "its documentation: all samples that fit, none twice, none above max_tokens", examples=300)
+@part(
+    "data/batch_by_seqlens", "its documentation: all samples that fit, none twice, none above max_tokens", examples=300
+)
 def _batches(lab: Lab, draw: Draw) -> None:
     batched = public("runtime.data_pipeline.data_sampling.variable_batch_size_and_lr:batch_by_seqlens")
     lengths = [draw.integer(f"length {number}", 1, 9) for number in range(draw.integer("samples", 2, 9))]
     order, most = draw("order", ("dataloader", "seqlen", "random")), draw.integer("max_tokens", 5, 20)
-    found, sizes, longest = batched(lengths, most, sequence_picking_order=order, seed=1)
+    found, sizes, _ = batched(lengths, most, sequence_picking_order=order, seed=1)
     used = [number for _, numbers in found for number in numbers]
     fitting = [number for number, length in enumerate(lengths) if length <= most]
     same(sorted(used), fitting, "samples that are used")
@@ -115,9 +118,11 @@ def _scaled(lab: Lab, draw: Draw) -> None:
 @part("data/MMapIndexedDataset", "what was written", examples=60)
 def _indexed(lab: Lab, draw: Draw) -> None:
     module = "runtime.data_pipeline.data_sampling.indexed_dataset"
-    dtype = draw("dtype", ("int32", "int64", "uint8", "uint16", "float32"))
-    np: Any = __import__("numpy")
-    rows = [np.arange(draw.integer(f"size {number}", 1, 4)).astype(dtype) for number in range(draw.integer("rows", 1, 5))]
+    dtype = draw("dtype", ("int32", "int64", "uint8", "uint16", "float64"))
+    np: Any = importlib.import_module("numpy")
+    rows = [
+        np.arange(draw.integer(f"size {number}", 1, 4)).astype(dtype) for number in range(draw.integer("rows", 1, 5))
+    ]
     path = str(lab.tmp / "data")
     builder = public(f"{module}:MMapIndexedDatasetBuilder")(f"{path}.bin", dtype=np.dtype(dtype).type)
     for row in rows:
@@ -135,7 +140,11 @@ def _indexed(lab: Lab, draw: Draw) -> None:
 @part("data/DeepSpeedDataSampler", "its documentation: num_epochs times the samples", examples=40)
 def _sampler(lab: Lab, draw: Draw) -> None:
     kind = public("runtime.data_pipeline.data_sampling.data_sampler:DeepSpeedDataSampler")
-    samples, batch, steps = draw.integer("samples", 2, 12), draw.integer("micro-batch", 1, 3), draw.integer("steps", 1, 2)
+    samples, batch, steps = (
+        draw.integer("samples", 2, 12),
+        draw.integer("micro-batch", 1, 3),
+        draw.integer("steps", 1, 2),
+    )
     epochs = draw.integer("num_epochs", 1, 2)
     metric = {"difficulty_type": "value", "clustering_type": "single_cluster", "min_difficulty": 1, "max_difficulty": 2}
     metric |= {"schedule_type": "fixed_linear", "schedule_config": {"total_curriculum_step": 4, "difficulty_step": 1}}

@@ -106,7 +106,7 @@ def _tiled_compute(lab: Lab, draw: Draw) -> None:
     samples, length = draw.integer("samples", 1, 3), draw.integer("length", 1, 6)
     tiles = draw.integer("tiles", 1, 4)
     x, weights = _input(draw, samples, length, 4), _trained(draw, model)
-    parameters = draw("compute_params", ("given", "None")) == "given" and weights or None
+    parameters = weights if draw("compute_params", ("given", "None")) == "given" else None
     if not loss:
         compare(
             draw,
@@ -233,7 +233,9 @@ for _name in (
 def _sequence_loss(lab: Lab, draw: Draw) -> None:
     function = public("sequence.cross_entropy:vocab_sequence_parallel_cross_entropy")
     length, samples, vocabulary = draw.integer("length", 1, 4), draw.integer("samples", 1, 3), 5
-    logits = (draw.tensor("logits", (length, samples, vocabulary)) * draw("times", (1.0, 100.0))).detach().requires_grad_()
+    logits = (
+        (draw.tensor("logits", (length, samples, vocabulary)) * draw("times", (1.0, 100.0))).detach().requires_grad_()
+    )
     wanted = labels(draw, (length, samples), vocabulary)
     group = lab.torch.distributed.group.WORLD
 

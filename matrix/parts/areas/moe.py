@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -14,7 +13,7 @@ from matrix.parts.drawing import Draw
 from matrix.parts.part import part, public
 
 
-def _kept(scores: torch.Tensor, k: int, capacity: float, least: int, drop: bool, used: Any) -> torch.Tensor:
+def _kept(scores: torch.Tensor, k: int, capacity: float, least: int, drop: bool) -> torch.Tensor:
     """Which routes have a place: of the largest k of each token, in the order of DeepSpeed's documentation."""
     tokens, experts = scores.shape
     chosen = scores.topk(k, dim=1).indices
@@ -30,9 +29,8 @@ def _kept(scores: torch.Tensor, k: int, capacity: float, least: int, drop: bool,
     for place in range(k):  # all first choices before the second
         for token in range(tokens):
             expert = int(chosen[token, place])
-            if used is None or used[token]:
-                kept[token, expert] = taken[expert] < room
-                taken[expert] += 1
+            kept[token, expert] = taken[expert] < room
+            taken[expert] += 1
     return kept
 
 
@@ -56,9 +54,6 @@ def _layer(lab: Lab, draw: Draw) -> None:
     trained = draw.flag("training")
     layer.train(trained)
     x = draw.tensor("x", shape).requires_grad_()
-    used = None
-    if draw.flag("used_token"):
-        used = torch.tensor([draw.integer(f"used {each}", 0, 1) for each in range(shape[0] * shape[1])])
     capacity = options["capacity_factor" if trained else "eval_capacity_factor"]
     gate = layer.deepspeed_moe.gate.wg.weight
     own = layer.deepspeed_moe.experts.deepspeed_experts
@@ -66,7 +61,7 @@ def _layer(lab: Lab, draw: Draw) -> None:
     def reference() -> torch.Tensor:
         rows = x.reshape(-1, 4)
         scores = (rows.float() @ gate.float().t()).softmax(dim=1)
-        kept = _kept(scores.detach(), k, capacity, options["min_capacity"], options["drop_tokens"], used)
+        kept = _kept(scores.detach(), k, capacity, options["min_capacity"], options["drop_tokens"])
         weights = scores * kept
         if k > 1:
             weights = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).eps)
@@ -78,9 +73,18 @@ def _layer(lab: Lab, draw: Draw) -> None:
         return found
 
     if k == 1:  # which routes of a full expert are kept is not documented
-        kept = _kept((x.reshape(-1, 4) @ gate.t()).softmax(1).detach(), 1, capacity, 0, True, used)
+        kept = _kept((x.reshape(-1, 4) @ gate.t()).softmax(1).detach(), 1, capacity, 0, True)
         draw.assume(not options["drop_tokens"] or bool((kept.sum(0) < math.ceil(kept.shape[0] / experts)).all()))
-    compare(draw, lambda: layer(x, used)[0], reference, [x, gate, own[0].weight], within=1e-4)
+    compare(draw, lambda: layer(x)[0], reference, [x, gate, own[0].weight], within=1e-4)
+
+
+@part("moe/used_token", "its documentation: tokens that are not used have no expert", examples=100)
+def _used(lab: Lab, draw: Draw) -> None:
+    k, tokens = draw.integer("k", 1, 3), draw.integer("tokens", 4, 8)
+    gate = public("moe.sharded_moe:TopKGate")(4, 3, k=k, min_capacity=0, capacity_factor=9.0)
+    used = torch.tensor([draw.integer(f"used {each}", 0, 1) for each in range(tokens)])
+    counts = gate(draw.tensor("x", (tokens, 4)), used)[-1]
+    same(int(counts.sum()), k * int(used.sum()), "routes")
 
 
 @part("moe/auxiliary loss", "GShard: the number of experts times the sum of mean probability times share", examples=100)

@@ -34,7 +34,11 @@ _KINDS: Mapping[str, tuple[str, Callable[[Draw], dict[str, Any]], Callable[[Mapp
         },
         lambda o: torch.optim.SGD,
     ),
-    "Adagrad": ("Adagrad", lambda draw: {"weight_decay": draw("weight_decay", (0.0, 0.1)), "eps": 1e-6}, lambda o: torch.optim.Adagrad),
+    "Adagrad": (
+        "Adagrad",
+        lambda draw: {"weight_decay": draw("weight_decay", (0.0, 0.1)), "eps": 1e-6},
+        lambda o: torch.optim.Adagrad,
+    ),
 }
 
 
@@ -55,7 +59,10 @@ def _optimizer(name: str) -> Callable[[Lab, Draw], None]:
         provide_cpu_adam(lab)
         config: dict[str, Any] = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": kind, "params": given}}
         if stage:
-            config["zero_optimization"] = {"stage": stage, **({"offload_optimizer": {"device": "cpu"}} if offload else {})}
+            config["zero_optimization"] = {
+                "stage": stage,
+                **({"offload_optimizer": {"device": "cpu"}} if offload else {}),
+            }
         torch.manual_seed(0)
         model, plain = Net(), Net()
         plain.load_state_dict(model.state_dict())

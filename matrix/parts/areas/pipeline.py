@@ -77,7 +77,7 @@ def _pipeline(lab: Lab, draw: Draw) -> None:
         if clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
-        own = made[lab.rank::2] if copies == 2 else made
+        own = made[lab.rank :: 2] if copies == 2 else made
         half = torch.bfloat16 if precision == "bf16" else torch.float32
         own = [(x.to(half), y.to(half)) for x, y in own]
         got = engine.train_batch(iter([tuple(each) for each in own]))

@@ -187,6 +187,6 @@ def _loss_scale(lab: Lab, draw: Draw) -> None:
             scale, left, since = (max(scale / 2, least), left, 0) if left == 1 else (scale, left - 1, 0)
         else:
             left, since = shift if refilled else left, since + 1
-            if since > window and (since - 1) % window == 0 or window == 1 and since > 1:
+            if since > 1 and (since - 1) % window == 0:
                 scale, left = scale * 2, shift
         same(scaler.cur_scale, scale, f"scale at step {step}")

@@ -48,7 +48,11 @@ def _attention(lab: Lab, draw: Draw) -> None:
         same(one.grad, other.grad[at], f"gradient of {name}", 1e-4)
 
 
-@part("ulysses/UlyssesSPDataLoaderAdapter", "its documentation: each rank's batches in turn, cut along the length", ranks=2)
+@part(
+    "ulysses/UlyssesSPDataLoaderAdapter",
+    "its documentation: each rank's batches in turn, cut along the length",
+    ranks=2,
+)
 def _batches(lab: Lab, draw: Draw) -> None:
     kind = public("runtime.sequence_parallel.ulysses_sp:UlyssesSPDataLoaderAdapter")
     samples, chunk = draw.integer("samples", 1, 2), draw.integer("chunk", 1, 3)

@@ -19,7 +19,7 @@ def _tiled_linear(lab: Lab, draw: Draw) -> None:
     splits, parts = draw.integer("in_splits", 1, wide), draw.integer("out_splits", 1, high)
     linear = torch.nn.Linear(wide, high, bias=draw("bias", (True, False)))
     split, joined = draw.flag("input_is_already_split"), draw("combine_out_splits", (True, False))
-    tiled = public("zero:TiledLinear")(
+    tiled = public("runtime.zero.tiling:TiledLinear")(
         *(wide, high, linear.bias is not None, splits, parts, split, joined), init_linear=linear
     )
     x = draw.tensor("x", (*draw("rows", ((2,), (), (2, 3))), wide)).clone().requires_grad_()
