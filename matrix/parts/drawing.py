@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 import time
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ from torch import distributed
 from dsfix.lab.session import Lab
 from matrix.parts.part import OTHER, Absent, Part
 
-_SECONDS = 40.0  # for the examples of one part
+_SECONDS = 60.0  # for the examples of one part
 _SHRINKING = 200  # examples that are tried after the first that fails
-_PATIENCE = 25.0  # for a rank that does not come to the end of an example
+_PATIENCE = 100.0  # for a rank that does not come to the end of an example
 Value = TypeVar("Value")
 
 
@@ -83,13 +84,14 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
     check = each.check
     assert check is not None
     failures: list[str] = []
-    count, later, end = 0, 0, time.monotonic() + _SECONDS
+    count, later, over, end = 0, 0, False, time.monotonic() + _SECONDS
     group = _own_group() if each.ranks > 1 else None
 
     def one(data: Any) -> None:
-        nonlocal count, later
+        nonlocal count, later, over
         later += bool(failures)
-        if _any(time.monotonic() > end or later > _SHRINKING, group):
+        over = _any(time.monotonic() > end or later > _SHRINKING, group)
+        if over:
             return
         draw, seen, error = Draw(data), "", None
         try:
@@ -123,7 +125,7 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
     except Absent as reason:
         return "absent", 0, str(reason)
     except BaseException as error:
-        if not failures:
+        if not failures and not over:  # else hypothesis complains that examples draw nothing any more
             if isinstance(error, KeyboardInterrupt):
                 raise
             failures.append(_sentence(error))
@@ -132,6 +134,7 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
     return "agrees", count, ""
 
 
+@functools.cache
 def _own_group() -> Any:
     return distributed.new_group(backend="gloo", timeout=datetime.timedelta(seconds=_PATIENCE))
 

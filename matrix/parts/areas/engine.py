@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,17 +14,18 @@ from matrix.parts.comparing import same
 from matrix.parts.drawing import Draw
 from matrix.parts.part import Absent, part, public
 
+_NUMBERS = itertools.count()
 _ADAM = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-2, "weight_decay": 0.1}
 
 
 class Net(torch.nn.Module):
     """With what models have: a scalar, a shared weight, a frozen one, buffers, a module that a batch may leave out."""
 
-    def __init__(self) -> None:
+    def __init__(self, scalar: bool = True) -> None:
         super().__init__()
         self.first, self.second = torch.nn.Linear(6, 5), torch.nn.Linear(5, 6)
         self.frozen, self.extra = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
-        self.factor = torch.nn.Parameter(torch.tensor(1.5))
+        self.factor = torch.nn.Parameter(torch.tensor(1.5 if scalar else [1.5]))
         self.frozen.requires_grad_(False)
         self.register_buffer("count", torch.arange(3))
         self.register_buffer("scale", torch.ones(2))
@@ -41,6 +43,9 @@ class Job:
         self.stage = draw("stage", stages)
         self.accumulation = draw("accumulation", (1, 2))
         self.clip = draw("clipping", (0.0, 0.1))
+        # zero/clip_grad_norm_ shows what a scalar does to it
+        self.scalar = (self.stage > 0 or not self.clip) and draw.flag("a scalar parameter")
+        self.where = lab.tmp / f"job{next(_NUMBERS)}"
         zero: dict[str, Any] = {"stage": self.stage} if self.stage else {}
         if self.stage and draw.flag("offload"):
             zero["offload_optimizer"] = {"device": "cpu"}
@@ -62,7 +67,7 @@ class Job:
 
     def _plain(self) -> tuple[Net, torch.optim.Optimizer]:
         torch.manual_seed(0)
-        model = Net()
+        model = Net(self.scalar)
         return model, torch.optim.AdamW(self._given(model), **{**_ADAM, "betas": (0.9, 0.95)})
 
     def _given(self, model: torch.nn.Module) -> Any:
@@ -116,8 +121,8 @@ def _between(lab: Lab, draw: Draw) -> None:
     job.train(draw.integer("steps before", 0, 1))
     x = torch.ones(2, 6, device=lab.device)
     calls: dict[str, Callable[[], Any]] = {
-        "save_checkpoint": lambda: job.engine.save_checkpoint(str(lab.tmp), "between"),
-        "save_16bit_model": lambda: job.engine.save_16bit_model(str(lab.tmp / "16bit")),
+        "save_checkpoint": lambda: job.engine.save_checkpoint(str(job.where), "between"),
+        "save_16bit_model": lambda: job.engine.save_16bit_model(str(job.where / "16bit")),
         "module_state_dict": lambda: job.engine.module_state_dict(),
         "eval": lambda: (job.engine.eval(), job.engine(x), job.engine.train()),
         "no_grad": lambda: _without_gradient(job, x),
@@ -125,8 +130,8 @@ def _between(lab: Lab, draw: Draw) -> None:
         "zero_grad": lambda: job.engine.zero_grad(),
         "get": lambda: (job.engine.get_lr(), job.engine.get_mom(), job.engine.get_global_grad_norm()),
         "save and load": lambda: (
-            job.engine.save_checkpoint(str(lab.tmp), "between"),
-            job.engine.load_checkpoint(str(lab.tmp), "between"),
+            job.engine.save_checkpoint(str(job.where), "between"),
+            job.engine.load_checkpoint(str(job.where), "between"),
         ),
         "empty_partition_cache": lambda: job.stage == 3 and job.engine.empty_partition_cache(),
     }
@@ -155,12 +160,14 @@ def _saved(lab: Lab, draw: Draw) -> None:
     job = Job(lab, draw)
     job.train(draw.integer("steps before", 1, 2))
     tag, state = draw("tag", (None, "a")), draw("client_state", ({}, {"epoch": 3, "text": "x"}))
-    job.engine.save_checkpoint(str(lab.tmp), tag, client_state=dict(state), save_latest=(latest := draw.flag("latest")))
+    job.engine.save_checkpoint(
+        str(job.where), tag, client_state=dict(state), save_latest=(latest := draw.flag("latest"))
+    )
     torch.distributed.barrier()
     names = ("load_optimizer_states", "load_lr_scheduler_states", "load_module_strict")
     options = {name: draw(name, (True, False)) for name in names}
     other = job.made()
-    path, client = other.load_checkpoint(str(lab.tmp), tag if latest or tag else f"global_step{job.step}", **options)
+    path, client = other.load_checkpoint(str(job.where), tag if latest or tag else f"global_step{job.step}", **options)
     assert path is not None, "nothing was loaded"
     same({name: client.get(name) for name in state}, state, "client_state")
     job.check("loaded weights", other)
@@ -175,7 +182,7 @@ def _converted(lab: Lab, draw: Draw) -> None:
     job = Job(lab, draw, stages=(1, 2, 3))
     job.train(1)
     exclude = draw.flag("exclude_frozen_parameters")
-    where = str(lab.tmp / f"saved{draw.integer('folder', 0, 0)}")
+    where = str(job.where)
     job.engine.save_checkpoint(where, "x")
     torch.distributed.barrier()
     wanted = {k: v.detach() for k, v in job.plain.state_dict().items()}
@@ -206,7 +213,6 @@ def _gathered(lab: Lab, draw: Draw) -> None:
     params: Any = [weights[name] for name in names]
     params = iter(params) if given == "iterator" else job.engine.module.first if given == "module" else params
     names = ["first.weight", "first.bias"] if given == "module" else names
-    draw.assume(given != "module" or hasattr(lab.deepspeed.zero, "unwrap_model_for_generation") or True)
     with gathered(list(params.parameters()) if given == "module" else params, modifier_rank=rank):
         for name in names:
             same(weights[name].detach().cpu(), dict(job.plain.named_parameters())[name].detach(), name)
