@@ -9,6 +9,7 @@ import types
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from dsfix.lab.session import Lab
 from matrix.parts.comparing import same
@@ -21,7 +22,6 @@ _NUMBERS = itertools.count()
 @part("tools/flops profiler", "torch.utils.flop_counter", examples=60)
 def _flops(lab: Lab, draw: Draw) -> None:
     profile = public("profiling.flops_profiler.profiler:get_model_profile")
-    counter = __import__("torch.utils.flop_counter", fromlist=["FlopCounterMode"]).FlopCounterMode
     shapes = draw("matmul", (((3, 5), (5, 4)), ((3, 5), (5,)), ((3, 5), (2, 5, 4)), ((2, 3, 5), (5, 4))))
     a, b = (torch.ones(each) for each in shapes)
     rows, groups = draw.integer("rows", 1, 3), draw("groups", (1, 2))
@@ -41,7 +41,7 @@ def _flops(lab: Lab, draw: Draw) -> None:
             )
 
     net, x = Net(), torch.ones(rows, 6)
-    with counter(display=False) as counted:
+    with FlopCounterMode(display=False) as counted:
         net(x)
     wanted = counted.get_total_flops() + (30 if b.dim() == 1 else 0)  # it does not count a matrix times a vector
     flops, *_ = profile(net, args=[x], print_profile=False, as_string=False, warm_up=0)
