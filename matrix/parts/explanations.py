@@ -64,7 +64,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "losses/TiledFusedLogitsLoss",
         OPEN,
-        "The weights' gradients do not follow what the loss is multiplied by, and there are none where the input needs none.",
+        "The weights' gradients do not follow what the loss is multiplied by, and none are there where x needs none.",
         seen="loss times=0.5|x needs gradient=False",
     ),
     Explanation(
@@ -76,8 +76,8 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         "losses/sequence_tiled_compute",
         OPEN,
-        "compute_params=None fails; where the input needs no gradient, the weights have none; the mean divides the incoming "
-        "gradient in place, also that of other losses.",
+        "compute_params=None fails; where the input needs no gradient, the weights have none; the mean divides the "
+        "incoming gradient in place, also that of other losses.",
         seen="compute_params=None|x needs gradient=False|a second loss=True",
     ),
     Explanation("moe/used_token", OPEN, "k = 2 and more ignore used_token.", seen="k=[23].*routes"),
