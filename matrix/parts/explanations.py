@@ -81,6 +81,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         seen="compute_params=None|x needs gradient=False|a second loss=True",
     ),
     Explanation("moe/used_token", OPEN, "k = 2 and more ignore used_token.", seen="k=[23].*routes"),
+    Explanation(
+        "tensor_parallel/ColumnParallel, RowParallel",
+        OPEN,
+        "A gradient that is not contiguous is not reduced over the ranks.",
+        seen="gradient is off",
+    ),
     Explanation("tools/csv_monitor", OPEN, "A job that goes on writes the header again.", seen="processes=2"),
     Explanation(
         "tools/flops profiler",
@@ -88,6 +94,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "A matrix times a vector counts k times too much, broadcast batches too little.",
         seen="flops",
     ),
+    Explanation("tools/OnDevice", OPEN, "One within another stays on.", seen="another within=True"),
     Explanation("tools/compression quantizers", OPEN, "A group of equal weights is quantized to nan.", seen="nan"),
     Explanation(
         "zero/clip_grad_norm_", OPEN, "The gradient of a scalar parameter cannot be clipped.", seen="broadcast shape"

@@ -1,4 +1,4 @@
-"""The record, record.txt: a line for each part and release."""
+"""The record, record.txt: a line for each part and release, its fields divided by tabs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Line:
 
     def __str__(self) -> str:
         outcome = f"{self.outcome}:{','.join(self.patches)}" if self.patches else self.outcome
-        return " ".join(filter(None, (self.part, self.release, self.digest, outcome, self.seen)))
+        return "\t".join(filter(None, (self.part, self.release, self.digest, outcome, self.seen)))
 
 
 Record = dict[tuple[str, str], Line]
@@ -42,7 +42,7 @@ def load(path: Path = PATH) -> Record:
     """The lines by part and release. Raises Complaint if the file is damaged."""
     found: Record = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), 1):
-        words = text.split(" ", 4)
+        words = text.split("\t")
         outcome, _, patches = words[3].partition(":") if len(words) > 3 else ("", "", "")
         if outcome not in (AGREES, PATCHED, DIFFERS, ABSENT):
             raise Complaint(f"{path}, line {number} is not a line of the record: remove it")

@@ -117,7 +117,7 @@ class TestCause:
 LINES = (
     Line("moe/MoE", "0.18.9", "abcdef", PATCHED, ("one", "two"), "k=2: off by 1"),
     Line("moe/MoE", "0.19.8", "abcdef", DIFFERS, (), "k=3, x=(1, 2): KeyError: 'a b'"),
-    Line("zero/clip", "0.9.0", "abcdef", AGREES),
+    Line("zero/clip norm", "0.9.0", "abcdef", AGREES),
 )
 
 
@@ -128,7 +128,7 @@ class TestRecord:
         assert record.load(tmp_path / "record.txt") == written
 
     def test_a_damaged_line_is_named(self, tmp_path):
-        (tmp_path / "record.txt").write_text("moe/MoE 0.19.8 abcdef perhaps\n")
+        (tmp_path / "record.txt").write_text("moe/MoE\t0.19.8\tabcdef\tperhaps\n")
         with pytest.raises(Complaint, match="line 1 is not a line of the record"):
             record.load(tmp_path / "record.txt")
 
@@ -162,7 +162,7 @@ class TestPage:
     @pytest.mark.parametrize("digest", ["abcdef", "another"])
     def test_a_part_that_was_changed_has_to_be_run_again(self, parts, monkeypatch, digest):
         monkeypatch.setattr(docs, "digest", lambda area: digest)
-        found = {("zero/clip", "0.19.8"): dataclasses.replace(LINES[2], release="0.19.8")}
+        found = {("zero/clip", "0.19.8"): dataclasses.replace(LINES[2], part="zero/clip", release="0.19.8")}
         faults = list(docs.faults(found, [parts["zero/clip"]], ["0.19.8"], ()))
         assert bool(faults) == (digest != "abcdef")
 

@@ -118,7 +118,7 @@ def _scaled(lab: Lab, draw: Draw) -> None:
 @part("data/MMapIndexedDataset", "what was written", examples=60)
 def _indexed(lab: Lab, draw: Draw) -> None:
     module = "runtime.data_pipeline.data_sampling.indexed_dataset"
-    dtype = draw("dtype", ("int32", "int64", "uint8", "uint16", "float64"))
+    dtype = draw("dtype", ("int32", "int64", "uint8", "uint16", "uint32"))
     np: Any = importlib.import_module("numpy")
     rows = [
         np.arange(draw.integer(f"size {number}", 1, 4)).astype(dtype) for number in range(draw.integer("rows", 1, 5))

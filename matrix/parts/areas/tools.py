@@ -131,3 +131,16 @@ without_reference(
         "ops/sparse attention, evoformer attention, transformer kernels": "need a GPU",
     }
 )
+
+
+@part("tools/OnDevice", "its documentation: device and dtype within the context, and nothing afterwards", examples=20)
+def _on_device(lab: Lab, draw: Draw) -> None:
+    context, dtype = lab.deepspeed.OnDevice, draw("dtype", (torch.bfloat16, torch.float32))
+    with context(dtype=dtype, device="meta"):
+        if draw.flag("another within"):
+            with context(dtype=dtype, device="meta"):
+                torch.nn.Linear(2, 2)
+        made = torch.nn.Linear(2, 2).weight
+    same((str(made.device), made.dtype), ("meta", dtype), "within")
+    after = torch.Tensor(2)
+    same((str(after.device), after.dtype), ("cpu", torch.float32), "afterwards")
