@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     every = part.load()
     for name in options.part:
         if name not in every and name not in {each.area for each in every.values()}:
-            raise Complaint(f"{name} is not a part: python -m matrix parts list")
+            raise Complaint(f"{name} is neither a part nor an area")
     chosen = [
         each
         for each in every.values()

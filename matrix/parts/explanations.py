@@ -94,6 +94,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "A matrix times a vector counts k times too much, broadcast batches too little.",
         seen="flops",
     ),
+    Explanation(
+        "moe/split_params_into_different_moe_groups_for_optimizer",
+        OPEN,
+        "Groups without a name fail, and experts of groups with one name get the last one's options.",
+        seen="KeyError: 'name'|rates",
+    ),
     Explanation("tools/OnDevice", OPEN, "One within another stays on.", seen="another within=True"),
     Explanation("tools/compression quantizers", OPEN, "A group of equal weights is quantized to nan.", seen="nan"),
     Explanation(

@@ -108,7 +108,8 @@ def _groups(lab: Lab, draw: Draw) -> None:
         if draw.flag(f"expert {number}"):
             each.allreduce, each.group_name = False, draw(f"group of {number}", ("ep_size_1", "ep_size_2"))
     cut = draw.integer("cut", 0, len(weights))
-    given = [{"params": weights[:cut], "lr": 0.1, "name": "a"}, {"params": weights[cut:], "lr": 0.2, "name": "b"}]
+    names = draw("names", (({"name": "a"}, {"name": "b"}), ({}, {}), ({"name": "a"}, {"name": "a"})))
+    given = [{"params": weights[:cut], "lr": 0.1, **names[0]}, {"params": weights[cut:], "lr": 0.2, **names[1]}]
     given = [each for each in given if each["params"]]
     rates = {id(p): group["lr"] for group in given for p in group["params"]}
     found = split(tuple(given) if draw.flag("tuple") else given, max_group_size=draw("max_group_size", (178956971, 3)))

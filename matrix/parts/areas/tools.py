@@ -136,11 +136,17 @@ without_reference(
 @part("tools/OnDevice", "its documentation: device and dtype within the context, and nothing afterwards", examples=20)
 def _on_device(lab: Lab, draw: Draw) -> None:
     context, dtype = lab.deepspeed.OnDevice, draw("dtype", (torch.bfloat16, torch.float32))
-    with context(dtype=dtype, device="meta"):
-        if draw.flag("another within"):
-            with context(dtype=dtype, device="meta"):
-                torch.nn.Linear(2, 2)
-        made = torch.nn.Linear(2, 2).weight
-    same((str(made.device), made.dtype), ("meta", dtype), "within")
-    after = torch.Tensor(2)
-    same((str(after.device), after.dtype), ("cpu", torch.float32), "afterwards")
+    before = {name: getattr(torch, name) for name in ("empty", "zeros", "ones", "full")}, torch.Tensor.__new__
+    try:
+        with context(dtype=dtype, device="meta"):
+            if draw.flag("another within"):
+                with context(dtype=dtype, device="meta"):
+                    torch.nn.Linear(2, 2)
+            made = torch.nn.Linear(2, 2).weight
+        same((str(made.device), made.dtype), ("meta", dtype), "within")
+        after = torch.Tensor(2)
+        same((str(after.device), after.dtype), ("cpu", torch.float32), "afterwards")
+    finally:
+        for name, function in before[0].items():
+            setattr(torch, name, function)
+        torch.Tensor.__new__ = before[1]
