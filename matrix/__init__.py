@@ -1,4 +1,4 @@
-"""Evidence for the patches: proofs of version ranges, bystanders, the sweep of configs, DeepSpeed's own tests."""
+"""Evidence for the patches: proofs of version ranges, bystanders, DeepSpeed's parts, other projects' tests."""
 
 import sys
 from pathlib import Path

@@ -13,14 +13,14 @@ from dsfix.lab.errors import LabUnavailable
 from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
 from matrix.gpu import command as gpu
+from matrix.parts import command as parts
 from matrix.site import command as site
-from matrix.sweep import command as sweep
 from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
 COMMANDS = (
     *(source_proof, run_proof, edges, docs, add, toxini, configkeys),
-    *(sweep, bystanders, upstream, upstream_rows, gpu, site),
+    *(parts, bystanders, upstream, upstream_rows, gpu, site),
 )
 
 

@@ -21,10 +21,10 @@ from matrix import table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
 from matrix.pages import evidence
+from matrix.parts import docs as parts
+from matrix.parts import record as parts_record
 from matrix.sdists import Index
 from matrix.site import bugs, diffs, guides, index, known, links, start
-from matrix.sweep import docs as sweep
-from matrix.sweep import records as sweep_records
 from matrix.upstream import docs as upstream_tests
 from matrix.upstream import records as upstream_tests_records
 
@@ -87,7 +87,7 @@ def _pages() -> Iterator[tuple[str, str]]:
         searched.append(index.of_signature(each, all_, torch))
     yield "bugs/without-patch.md", known.listing(rows(), all_)
     yield "results/bystanders.md", bystanders.render(jobs)
-    yield "results/sweep.md", sweep.render(sweep_records.load_all())
+    yield "results/parts.md", parts.render(parts_record.load())
     yield "results/upstream-tests.md", upstream_tests.render(upstream_tests_records.load_all())
     for name, text in guides.pages(CHECKOUT, sdists):
         yield name, text

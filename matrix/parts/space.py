@@ -1,11 +1,9 @@
-"""The space of configs: factors, levels, and which levels are compatible. A row maps every factor to a level."""
+"""The space of configs that `initialize` is tried on: factors, levels, and which levels go together."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,11 +36,12 @@ class Level:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Which levels are compatible: `holds` is called with the levels of `factors`, in order."""
+    """Which levels go together: `holds` is called with the levels of `factors`, in order; on `releases` only."""
 
     factors: tuple[str, ...]
     holds: Callable[..., bool]
     why: str
+    releases: str = ""
 
 
 def _zero(**options: Any) -> Level:
@@ -214,47 +213,59 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda precision, level: level == "unset" or precision == "bf16",
         "an option of bf16",
     ),
+    # what differs, and no patch changes it
+    Constraint(
+        ("partitioning",),
+        lambda level: level != "hpZ",
+        "https://github.com/deepspeedai/DeepSpeed/pull/4862: counts ranks until torch raises another error",
+        "<0.13.0",
+    ),
+    Constraint(
+        ("optimizer", "save"),
+        lambda optimizer, save: save != "universal" or ("Adam" in optimizer and "Adagrad" not in optimizer),
+        "ds_to_universal reads Adam's moments: universal_checkpoint_not_of_adam",
+    ),
+    Constraint(
+        ("stage", "backwards"),
+        lambda stage, backwards: backwards != "two" or stage not in "12",
+        "only the last of several backward passes counts: zero12_several_backwards_drop, off by default",
+        ">=0.17.6",
+    ),
+    Constraint(
+        ("precision", "save", "grad_accum_dtype"),
+        lambda precision, save, dtype: save != "export" or precision != "bf16" or dtype == "unset",
+        "zero_to_fp32 refuses checkpoints of BF16_Optimizer: zero_to_fp32_of_bf16_optimizer",
+    ),
+    Constraint(
+        ("save",),
+        lambda save: save != "export",
+        "a checkpoint's own zero_to_fp32.py: zero_to_fp32_copy_weights_only",
+        "<0.16.0",
+    ),
 )
 
 
 def plain() -> dict[str, str]:
-    """The row of the first levels."""
+    """The first levels."""
     return {name: next(iter(levels)) for name, levels in FACTORS.items()}
 
 
-def complete(levels: Row) -> dict[str, str]:
-    """The row with these levels, plain for the rest. Raises ValueError for an unknown factor or level."""
-    for name, level in levels.items():
-        if level not in FACTORS.get(name, ()):
-            raise ValueError(f"{name} = {level} is not in the space of configs")
-    return {**plain(), **levels}
+def broken(row: Row, release: str) -> bool:
+    """Whether levels of the row do not go together."""
+    return any(
+        not each.holds(*(row[name] for name in each.factors))
+        for each in CONSTRAINTS
+        if satisfies(each.releases, release)
+    )
 
 
-def differing(row: Row) -> dict[str, str]:
-    """The levels of a row that are not the plain ones."""
-    return {name: row[name] for name, level in plain().items() if row[name] != level}
-
-
-def broken(row: Row) -> Iterator[Constraint]:
-    """The constraints that a row, or part of one, violates."""
-    for each in CONSTRAINTS:
-        if all(name in row for name in each.factors) and not each.holds(*(row[name] for name in each.factors)):
-            yield each
-
-
-def identify(row: Row) -> str:
-    """A row's id in the records: eight characters of a digest."""
-    return hashlib.sha256(json.dumps(differing(row), sort_keys=True).encode()).hexdigest()[:8]
-
-
-def plan(row: Row, release: str = "") -> Plan:
-    """What the audit runs for a row; with `release`, levels that it does not have are plain."""
+def plan(row: Row, release: str) -> Plan:
+    """What the audit runs for a row; levels that the release does not have are plain."""
     config: dict[str, Any] = copy.deepcopy(dict(BASE))
     fields: dict[str, Any] = {}
     for name, levels in FACTORS.items():
         level = levels[row[name]]
-        if release and not satisfies(level.releases, release):
-            level = levels[plain()[name]]
+        level = level if satisfies(level.releases, release) else levels[plain()[name]]
         _merge(config, level.config)
         fields.update(level.plan)
     if row["stage"] == "0":

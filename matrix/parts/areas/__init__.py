@@ -1,0 +1,1 @@
+"""The parts, one file for each area."""

@@ -1,0 +1,134 @@
+"""Runs parts on a release in child processes, without dsfix and with it, and finds the patches that make them agree."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from dsfix.lab.isolation import isolated
+from dsfix.lab.preload import Preloaded
+from dsfix.lab.ranks import fresh, launch
+from matrix import environments
+from matrix.parts.part import OTHER, Part, digest
+from matrix.parts.record import ABSENT, AGREES, DIFFERS, PATCHED, Line
+
+_TIMEOUT = 120.0  # seconds, for each part
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_PRELOADING = _CHECKOUT / "matrix" / "bystanders" / "preloading.py"
+
+#: parts, patches to leave out -> what each showed, by name, as child.py writes it
+Try = Callable[[Sequence[Part], Sequence[str]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Parts of one area that share processes."""
+
+    release: str
+    parts: tuple[Part, ...]
+
+
+def batches(release: str, parts: Sequence[Part]) -> Iterator[Batch]:
+    def shared(part: Part) -> tuple[str, int, str]:
+        return part.area, part.ranks, part.device
+
+    for _, each in groupby(sorted(parts, key=shared), shared):
+        yield Batch(release, tuple(each))
+
+
+class Children(ExitStack):
+    """Runs parts on releases, in processes forked from one that has imported DeepSpeed; thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._servers: dict[tuple[str, str, str], Preloaded] = {}
+        self._lock = threading.Lock()
+
+    def _command(self, release: str, device: str, skip: Sequence[str]) -> Sequence[str]:
+        """Those that look for a patch start anew."""
+        if skip not in ((), environments.not_importing()):
+            return fresh("matrix.parts.child")
+        environment = {"PYTHONPATH": str(environments.installed(release)), "DSFIX_SKIP": ",".join(skip)}
+        key = (release, device, environment["DSFIX_SKIP"])
+        with self._lock:
+            if key not in self._servers:
+                self._servers[key] = self.enter_context(Preloaded(device, _PRELOADING, environment=environment))
+            return self._servers[key].command("matrix.parts.child")
+
+    def attempt(self, release: str, parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
+        """Runs the parts; one that its process does not survive differs, and the others go on in a new process."""
+        seen: dict[str, Any] = {}
+        while waiting := [each for each in parts if each.name not in seen]:
+            with tempfile.TemporaryDirectory(prefix="dsfix-parts-") as name:
+                scratch = Path(name)
+                environment = isolated(scratch, path=environments.installed(release), skip=skip)
+                environment["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes minutes
+                environment["PYTHONPATH"] += f"{os.pathsep}{_CHECKOUT}"
+                names = json.dumps([each.name for each in waiting])
+                argv = [*self._command(release, waiting[0].device, skip), waiting[0].device, names, name]
+                ranks = launch(argv, waiting[0].ranks, _TIMEOUT * len(waiting), environment, scratch)
+                files = [scratch / f"{rank.rank}.jsonl" for rank in ranks]
+                written = [each.read_text(encoding="utf-8").splitlines() for each in files if each.exists()]
+            for told in (json.loads(line) for lines in written for line in lines):
+                known = seen.setdefault(told["name"], told)
+                if told["outcome"] == DIFFERS and (known["outcome"] != DIFFERS or known["seen"].endswith(OTHER)):
+                    seen[told["name"]] = told
+            if any(rank.returncode for rank in ranks) and (left := [e for e in waiting if e.name not in seen]):
+                seen[left[0].name] = {"outcome": DIFFERS, "seen": _end(ranks), "applied": [], "examples": 0}
+        return seen
+
+
+def _end(ranks: Sequence[Any]) -> str:
+    if any(each.timed_out for each in ranks):
+        return "no end"
+    rank = min(ranks, key=lambda each: each.returncode == -9)
+    last = [line for line in rank.stderr.splitlines() if line.strip()] or ["no message"]
+    print(rank.stderr[-3000:], file=sys.stderr)
+    return f"ended with {rank.returncode}: {last[-1].strip()[:200]}"
+
+
+def run(batch: Batch, children: Children, known: Sequence[str] = ()) -> list[Line]:
+    """What the parts of a batch show. known: patches that have made a part of it agree on other releases."""
+
+    def tried(parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
+        return children.attempt(batch.release, parts, skip)
+
+    patched = tried(batch.parts, ())
+    plain = tried(batch.parts, environments.not_importing())
+    return [_line(each, batch.release, plain[each.name], patched[each.name], tried, known) for each in batch.parts]
+
+
+def _line(part: Part, release: str, plain: Any, patched: Any, tried: Try, known: Sequence[str]) -> Line:
+    outcome, patches, seen = patched["outcome"], tuple[str, ...](), patched["seen"]
+    if outcome == AGREES and plain["outcome"] == DIFFERS:
+
+        def agrees(skip: Sequence[str]) -> bool:
+            return bool(tried([part], skip)[part.name]["outcome"] == AGREES)
+
+        likely = [each for each in patched["applied"] if each in known]
+        found = needed(likely, agrees) if likely else []
+        patches = tuple(found or needed([each for each in patched["applied"] if each not in likely], agrees))
+        outcome, seen = PATCHED, plain["seen"]
+    elif outcome == DIFFERS and plain["outcome"] in (AGREES, ABSENT):
+        seen = f"only with dsfix: {seen}"
+    return Line(part.name, release, digest(part.area), outcome, patches, seen)
+
+
+def needed(patches: Sequence[str], agrees: Callable[[Sequence[str]], bool], also: Sequence[str] = ()) -> list[str]:
+    """Those of the patches without which the part does not agree, `also` left out."""
+    if not patches or agrees([*patches, *also]):
+        return []
+    if len(patches) == 1:
+        return list(patches)
+    one, other = patches[: len(patches) // 2], patches[len(patches) // 2 :]
+    # where each half suffices alone, the first patch that is needed if the other half is left out
+    return [*needed(one, agrees, also), *needed(other, agrees, also)] or needed(one, agrees, [*other, *also])

@@ -1,1 +1,0 @@
-"""The audit over the space of configs: a pairwise covering array, run on a release without and with dsfix."""

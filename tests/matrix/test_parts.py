@@ -1,0 +1,180 @@
+"""The parts of DeepSpeed: how examples are drawn, what becomes of a part that differs, the record and the page."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from dsfix.cli.exits import Complaint
+from matrix.parts import docs, drawing, explanations, part, record, running
+from matrix.parts.explanations import OPEN, Explanation
+from matrix.parts.part import Absent, Part
+from matrix.parts.record import AGREES, DIFFERS, PATCHED, Line
+
+LAB = SimpleNamespace()
+
+
+def made(check, **options):
+    return Part("area/name", "itself", check, **options)
+
+
+class TestExamples:
+    def test_an_example_that_differs_is_shortened_to_what_it_needs(self):
+        def check(lab, draw):
+            draw.flag("beside the point")
+            number = draw.integer("number", 0, 1000)
+            if number >= 100:
+                raise ValueError(f"wrong of {number}")
+
+        outcome, _, seen = drawing.run(made(check), LAB)
+        assert (outcome, seen) == (DIFFERS, "beside the point=False, number=100: ValueError: wrong of 100")
+
+    def test_an_exception_is_shown_with_its_type(self):
+        def check(lab, draw):
+            raise KeyError("exp_avg")
+
+        assert drawing.run(made(check), LAB)[2] == ": KeyError: 'exp_avg'"
+
+    def test_a_part_that_fails_at_random_differs(self):
+        calls = []
+
+        def check(lab, draw):
+            draw.integer("number", 0, 9)
+            calls.append(0)
+            assert len(calls) != 3, "once"
+
+        assert drawing.run(made(check), LAB)[0] == DIFFERS
+
+    def test_what_a_release_lacks_is_absent(self):
+        def check(lab, draw):
+            raise Absent("no such function")
+
+        assert drawing.run(made(check), LAB) == ("absent", 0, "no such function")
+
+    def test_examples_are_the_same_in_each_run(self):
+        def run():
+            seen = []
+            drawing.run(made(lambda lab, draw: seen.append(draw.number("x", 0, 1)), examples=20), LAB)
+            return seen
+
+        assert run() == run()
+
+    @pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided", "expanded"])
+    @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3, 4)])
+    def test_a_tensor_has_its_shape_in_each_layout(self, layout, shape):
+        made = drawing.laid_out(shape, layout, drawing.torch.float32, 0)
+        assert made.shape == shape
+        assert layout != "transposed" or len(shape) < 2 or not made.numel() or not made.is_contiguous()
+
+
+class Children:
+    """Stands in for the processes: `wrong(skip)` says whether the part differs there."""
+
+    def __init__(self, wrong):
+        self.wrong, self.tried = wrong, []
+
+    def attempt(self, release, parts, skip):
+        self.tried.append(tuple(skip))
+        outcome = DIFFERS if self.wrong(set(skip)) else AGREES
+        return {each.name: {"outcome": outcome, "seen": "x=1: off", "applied": [*"abcdef"]} for each in parts}
+
+
+@pytest.fixture
+def line(monkeypatch):
+    """What is recorded of a part that differs where `wrong(the patches that are left out)`."""
+    monkeypatch.setattr(running, "digest", lambda area: "123456")
+    monkeypatch.setattr(running.environments, "not_importing", lambda: tuple("abcdef"))
+
+    def of(wrong, known=()):
+        of.children = Children(wrong)
+        [found] = running.run(running.Batch("0.19.8", (made(None),)), of.children, known)
+        return found
+
+    return of
+
+
+class TestCause:
+    @pytest.mark.parametrize("needed", ["a", "bd", "abcdef"])
+    def test_the_patches_without_which_it_differs_are_named(self, line, needed):
+        assert line(lambda skip: skip & {*needed}).patches == tuple(needed)
+
+    def test_of_two_that_each_suffice_one_is_named(self, line):
+        assert line(lambda skip: {"b", "e"} <= skip).patches in (("b",), ("e",))
+
+    def test_a_known_patch_is_tried_first(self, line):
+        assert line(lambda skip: "e" in skip, known=["e"]).patches == ("e",)
+        assert len(line.children.tried) == 3
+
+    def test_what_dsfix_does_not_change_has_no_patch(self, line):
+        found = line(lambda skip: True)
+        assert (found.outcome, found.patches, found.seen) == (DIFFERS, (), "x=1: off")
+
+    def test_a_part_that_only_dsfix_makes_wrong_is_told_so(self, line):
+        found = line(lambda skip: not skip)
+        assert (found.outcome, found.seen) == (DIFFERS, "only with dsfix: x=1: off")
+
+
+LINES = (
+    Line("moe/MoE", "0.18.9", "abcdef", PATCHED, ("one", "two"), "k=2: off by 1"),
+    Line("moe/MoE", "0.19.8", "abcdef", DIFFERS, (), "k=3, x=(1, 2): KeyError: 'a b'"),
+    Line("zero/clip norm", "0.9.0", "abcdef", AGREES),
+)
+
+
+class TestRecord:
+    def test_what_is_written_is_read(self, tmp_path):
+        written = {(each.part, each.release): each for each in LINES}
+        record.save(written, tmp_path / "record.txt")
+        assert record.load(tmp_path / "record.txt") == written
+
+    def test_a_damaged_line_is_named(self, tmp_path):
+        (tmp_path / "record.txt").write_text("moe/MoE\t0.19.8\tabcdef\tperhaps\n")
+        with pytest.raises(Complaint, match="line 1 is not a line of the record"):
+            record.load(tmp_path / "record.txt")
+
+
+class TestPage:
+    @pytest.fixture(autouse=True)
+    def parts(self, monkeypatch):
+        every = {name: Part(name, "its formula", print) for name in ("moe/MoE", "zero/clip")}
+        every["zero/none"] = Part("zero/none", "needs a GPU")
+        monkeypatch.setattr(docs, "load", lambda: every)
+        monkeypatch.setattr(docs, "digest", lambda area: "abcdef")
+        monkeypatch.setattr(docs, "releases", lambda: ["0.18.9", "0.19.8"])
+        return every
+
+    def test_each_outcome_is_a_cell_and_what_differs_a_note(self):
+        page = docs.render({(each.part, each.release): each for each in LINES}, ())
+        assert "| moe/MoE | its formula | patched | differs |" in page
+        assert "| zero/clip | its formula | not run | not run |" in page
+        assert "| zero/none | needs a GPU | no reference | no reference |" in page
+        assert "- moe/MoE (0.18.9): patched by [one](../bugs/one.md), [two](../bugs/two.md)" in page
+        assert "- moe/MoE (0.19.8): open: k=3, x=(1, 2): KeyError: 'a b'" in page
+
+    def test_what_differs_needs_an_explanation_that_fits(self, parts):
+        found = {(each.part, each.release): each for each in LINES}
+        fits = Explanation("moe/MoE", OPEN, "k=3 loses a key.", seen="KeyError")
+        for given, told in ((), 1), ((fits,), 0), ((dataclasses.replace(fits, seen="ValueError"),), 1):
+            faults = list(docs.faults(found, [parts["moe/MoE"]], ["0.19.8"], given))
+            assert len(faults) == told
+            assert bool(list(docs.unused(found, given))) == (bool(given) and bool(told))
+
+    @pytest.mark.parametrize("digest", ["abcdef", "another"])
+    def test_a_part_that_was_changed_has_to_be_run_again(self, parts, monkeypatch, digest):
+        monkeypatch.setattr(docs, "digest", lambda area: digest)
+        found = {("zero/clip", "0.19.8"): dataclasses.replace(LINES[2], part="zero/clip", release="0.19.8")}
+        faults = list(docs.faults(found, [parts["zero/clip"]], ["0.19.8"], ()))
+        assert bool(faults) == (digest != "abcdef")
+
+
+def test_the_committed_record_is_whole_and_explained():
+    found = record.load()
+    releases = sorted({release for _, release in found})
+    assert list(docs.faults(found, list(part.load().values()), releases)) == []
+    assert list(docs.unused(found)) == []
+    assert {name for name, _ in found} <= set(part.load())
+
+
+def test_an_explanation_is_of_its_releases_alone():
+    one = Explanation("moe/MoE", OPEN, "", releases=">=0.19")
+    assert [explanations.of(each, [one]) for each in LINES[:2]] == [None, one]
