@@ -28,7 +28,7 @@ def real(directory: Path) -> Path:
 def made_up(directory: Path, applying: int) -> Path:
     """The same with a larger catalogue. applying: how many of the real patches apply to the release."""
     patches = _laid(directory) / "dsfix" / "patches"
-    count = sum(1 for each in patches.rglob("*.py") if not each.name.startswith("_"))
+    count = sum(1 for path in patches.rglob("*.py") if not path.name.startswith("_"))
     for number in range(max(0, APPLY - applying)):
         (patches / f"z_applies_{number}.py").write_text(_APPLIES.format(number=number), encoding="utf-8")
         count += 1

@@ -81,7 +81,7 @@ def cpu_seconds(arguments: Sequence[str], *paths: Path, **environment: str) -> f
     return usage.ru_utime + usage.ru_stime
 
 
-def told(code: str, *paths: Path) -> str:
+def stdout_of(code: str, *paths: Path) -> str:
     """The last word that a process prints."""
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     done = subprocess.run(
@@ -142,7 +142,7 @@ def of_a_large_catalogue(pairs: int) -> list[str]:
     path = installed(LARGE)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         real = catalogues.real(Path(one))
-        large = catalogues.made_up(Path(other), int(told(COUNT, real, path)))
+        large = catalogues.made_up(Path(other), int(stdout_of(COUNT, real, path)))
         for each in (real, large):
             cpu_seconds(WITH, each, path)
         others = [lambda each=each: cpu_seconds(WITH, each, path) for each in (real, large)]
@@ -166,7 +166,7 @@ def main() -> None:
     started = time.perf_counter()
     rows = [row for release in RELEASES for row in of_a_release(release, options.pairs)]
     rows += of_a_large_catalogue(options.pairs)
-    hot = float(told(HOT, installed("0.14.2")))
+    hot = float(stdout_of(HOT, installed("0.14.2")))
     rows.append(f"| 0.14.2 | a call of an edited function that does not reach the added code | {hot:.3f} | | 1.00 |")
     table = "\n".join(rows)
     page = f"""# What dsfix costs

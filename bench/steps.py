@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matrix  # noqa: F401 isort: skip  takes the checkout, whose dsfix/ has no patches, off sys.path again
 
-from dsfix.lab.isolation import isolated
+from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.ranks import launch
 from matrix.bystanders import space, trials
 from matrix.bystanders.trials import ALL, NONE
@@ -52,7 +52,7 @@ def seconds(every: trials.Trials, variant: str, setting: space.Setting, paramete
         path = os.pathsep.join((str(every.path), str(_HERE)))
         steps = str(_STEPS_OF_MANY if parameters else _STEPS)
         argv = [*every.server(variant).command("steps_rank"), json.dumps(setting), steps, str(parameters), name]
-        environment = {**isolated(Path(name)), "PYTHONPATH": path}
+        environment = {**isolated_environment(Path(name)), "PYTHONPATH": path}
         ended = launch(argv, ranks=int(setting["ranks"]), timeout=_TIMEOUT, env=environment, cwd=name)
         written = Path(name, "0.json")
         if not written.is_file():

@@ -59,9 +59,9 @@ if not is_command_line():
     _settings = activate()
     if _settings is not None and not _settings.disable:
         from . import log
-        from .guards.initialize import Watch
+        from .guards.initialize import GuardHooks
 
         try:
-            Watch(_settings).start()
+            GuardHooks(_settings).start()
         except Exception as error:  # never let dsfix break the job
             log.warn(f"the guards could not start: {describe(error)}")

@@ -15,7 +15,7 @@ _ANNOUNCED = "_DSFIX_ANNOUNCED"
 _occurrences: collections.Counter[str] = collections.Counter()
 
 
-class _WhereNobodyListens(logging.Handler):
+class _FallbackHandler(logging.Handler):
     """Writes to the current sys.stderr unless the application has configured logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -28,7 +28,7 @@ def set_up(level: int) -> None:
     """Gives the logger its level and its fallback handler, once."""
     logger.setLevel(level)
     if not logger.handlers:
-        handler = _WhereNobodyListens()
+        handler = _FallbackHandler()
         handler.setFormatter(logging.Formatter("[dsfix] %(levelname)s: %(message)s"))
         logger.addHandler(handler)
 

@@ -84,12 +84,12 @@ class Edit(_Targeted):
         return self.after or self.before or self.replace or ""
 
     @property
-    def written(self) -> str:
+    def code_with_imports(self) -> str:
         """`code` as it would be written into the file by hand, with the imports of what it uses."""
-        imports = [f"from {each.__module__} import {each.__qualname__}\n" for each in self.uses]
+        imports = [f"from {use.__module__} import {use.__qualname__}\n" for use in self.uses]
         return "".join(imports) + textwrap.dedent(self.code)
 
-    def telling(self, patch_id: str) -> str:
+    def effect_code(self, patch_id: str) -> str:
         """The statement before `code` that reports its effect, the first time only."""
         if not self.effect:
             return ""

@@ -25,14 +25,14 @@ class Level(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Found:
+class Match:
     """One match of a rule: `where` is a config key or a part of the environment, `what` one sentence."""
 
     where: str
     what: str
 
 
-Find = Callable[[Any], Iterable[Found]]
+Find = Callable[[Any], Iterable[Match]]
 
 
 @dataclass(frozen=True)
@@ -103,16 +103,17 @@ def fits(affects: Mapping[str, str], versions: Mapping[str, str | None]) -> bool
 
 def findings(rules: Iterable[Rule], facts: Any, versions: Mapping[str, str | None]) -> list[Finding]:
     """Returns the findings of the rules, worst first; a rule that raises becomes a note."""
-    found = []
+    results = []
     for rule in rules:
         if fits(rule.affects, versions):
             try:
                 matches = list(rule.find(facts))
             except Exception as error:
                 what = f"this rule could not be evaluated: {describe(error)}"
-                found.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
+                results.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
             else:
-                found += [
-                    Finding(rule.id, rule.level, each.where, each.what, rule.remedy, rule.patches) for each in matches
+                results += [
+                    Finding(rule.id, rule.level, match.where, match.what, rule.remedy, rule.patches)
+                    for match in matches
                 ]
-    return sorted(found, key=lambda finding: list(Level).index(finding.level))
+    return sorted(results, key=lambda finding: list(Level).index(finding.level))

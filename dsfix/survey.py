@@ -40,7 +40,7 @@ def verdicts() -> dict[str, Verdict]:
     return {entry.id: decide(entry, settings) for entry in registry.catalogue().values()}
 
 
-def if_asked_for(entry: Entry) -> Verdict:
+def verdict_if_named(entry: Entry) -> Verdict:
     """The verdict on a patch that the user named: one that is off by default counts as on."""
     return decide(entry._replace(patch=replace(entry.patch, default=True)), Settings.read())
 
@@ -58,24 +58,24 @@ def entries(text: str) -> list[Entry]:
     """The patch with that id (case-insensitive), or those for an upstream issue, pull request or commit: 7948, #7948,
     URL. Raises UnknownPatch, which names the nearest ids."""
     link, known = reference(text), registry.catalogue()
-    found = [
+    matching = [
         each
         for each in known.values()
         if each.id.lower() == text.lower() or (link and link in map(reference, each.patch.upstream))
     ]
-    if not found:
+    if not matching:
         raise UnknownPatch(text, list(known))
-    return found
+    return matching
 
 
 def named(texts: Iterable[str]) -> list[Entry]:
     """The `entries` of all of them, each once. Raises UnknownPatch."""
-    return list({each.id: each for text in texts for each in entries(text)}.values())
+    return list({entry.id: entry for text in texts for entry in entries(text)}.values())
 
 
 def reference(text: str) -> str:
     """ "deepspeedai/deepspeed/7948" for 7948, #7948, owner/name#7948 or a GitHub URL; "" for any other text."""
-    found = _REFERENCE.fullmatch(text.strip())
-    if found is None:
+    match = _REFERENCE.fullmatch(text.strip())
+    if match is None:
         return ""
-    return f"{found[1] or _HOME}/{found[2] or found[3]}".lower().replace("microsoft/deepspeed/", f"{_HOME}/")
+    return f"{match[1] or _HOME}/{match[2] or match[3]}".lower().replace("microsoft/deepspeed/", f"{_HOME}/")

@@ -24,7 +24,7 @@ NEWEST_PROVEN = Version("0.19.8")
 _VERSION = re.compile("^Version:(.*)", re.IGNORECASE | re.MULTILINE)
 
 
-class Fit(enum.Enum):
+class RangeMatch(enum.Enum):
     INSIDE = "inside"
     OUTSIDE = "outside"
     UNSURE = "unsure"  # a development build, a fork: its source decides
@@ -34,7 +34,7 @@ class Gate(NamedTuple):
     """near: whether a build judged by its source is in the range by version number. newer: whether the release is in it
     and newer than any that the patches were run on."""
 
-    fit: Fit
+    fit: RangeMatch
     reason: str
     near: bool = False
     newer: bool = False
@@ -47,12 +47,12 @@ def installed(distribution: str) -> str | None:
     if distribution == "python":
         return platform.python_version()
     try:
-        found = list(metadata.distributions(name=distribution))
-        records = [each for each in found if distribution != "deepspeed" or _describes_what_is_imported(each)]
+        distributions = list(metadata.distributions(name=distribution))
+        records = [each for each in distributions if distribution != "deepspeed" or _describes_what_is_imported(each)]
         if not records:
-            return "" if found or importable(distribution) else None
+            return "" if distributions or importable(distribution) else None
         # an interrupted upgrade leaves two, and nothing shows which of them belongs to the package present
-        same_place = [each for each in records if str(each.locate_file("")) == str(records[0].locate_file(""))]
+        same_place = [record for record in records if str(record.locate_file("")) == str(records[0].locate_file(""))]
         version = " and ".join(sorted(set(map(_recorded_version, same_place))))
     except Exception:  # metadata that cannot be read is no metadata
         return ""
@@ -65,7 +65,7 @@ def _judged() -> str | None:
     return module_file("deepspeed")
 
 
-def moved() -> bool:
+def path_changed() -> bool:
     """Whether a changed sys.path leads to a different DeepSpeed than at the last call; if so, its version is reread."""
     before = _judged()
     _judged.cache_clear()
@@ -168,7 +168,7 @@ def gate(
     """
     numbers = tuple((name, specifiers, installed(name)) for name, specifiers in affects.items())
     fit, *rest = remember(numbers, lambda: _plain(_gate(affects)))
-    return Gate(Fit(fit), *rest)
+    return Gate(RangeMatch(fit), *rest)
 
 
 def _plain(gate: Gate) -> tuple[str, str, bool, bool]:
@@ -180,13 +180,13 @@ def _gate(affects: Mapping[str, str]) -> Gate:
     for distribution, specifiers in affects.items():
         version = installed(distribution)
         if version is None:
-            return Gate(Fit.OUTSIDE, f"{distribution} is not installed")
+            return Gate(RangeMatch.OUTSIDE, f"{distribution} is not installed")
         one = _compare(distribution, version, specifiers)
-        if one.fit is Fit.OUTSIDE:
+        if one.fit is RangeMatch.OUTSIDE:
             return one
-        if one.fit is Fit.UNSURE or one.newer:
+        if one.fit is RangeMatch.UNSURE or one.newer:
             unsure = one
-    return unsure or Gate(Fit.INSIDE, ", ".join(f"{d} {installed(d)}" for d in affects))
+    return unsure or Gate(RangeMatch.INSIDE, ", ".join(f"{d} {installed(d)}" for d in affects))
 
 
 _version = functools.cache(Version)
@@ -200,12 +200,12 @@ def _compare(distribution: str, text: str, specifiers: str) -> Gate:
         version = _version(text)
     except InvalidVersion:
         what = f"{distribution} reports the version {text!r}" if text else f"{distribution} reports no version"
-        return Gate(Fit.UNSURE if judged_by_source else Fit.OUTSIDE, what)
+        return Gate(RangeMatch.UNSURE if judged_by_source else RangeMatch.OUTSIDE, what)
     inside = satisfies(specifiers, text)
     newer = judged_by_source and inside and _version(version.public) > NEWEST_PROVEN
     what = f"{distribution} {text}" + (f" is newer than proven ({NEWEST_PROVEN})" if newer else "")
     if judged_by_source and (version.local or version.is_prerelease):
-        return Gate(Fit.UNSURE, what if newer else f"{what} is not a release", near=inside, newer=newer)
+        return Gate(RangeMatch.UNSURE, what if newer else f"{what} is not a release", near=inside, newer=newer)
     if not inside:
-        return Gate(Fit.OUTSIDE, f"{what} is outside {SpecifierSet(specifiers)}")
-    return Gate(Fit.INSIDE, what, newer=newer)
+        return Gate(RangeMatch.OUTSIDE, f"{what} is outside {SpecifierSet(specifiers)}")
+    return Gate(RangeMatch.INSIDE, what, newer=newer)

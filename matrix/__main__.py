@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
+from dsfix.cli.exits import INTERRUPTED, TROUBLE, CommandError
 from dsfix.lab.errors import LabUnavailable
 from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
@@ -37,7 +37,7 @@ def main() -> int:
     try:
         _check_installed()
         status: int = options.command(options)
-    except Complaint as complaint:
+    except CommandError as complaint:
         print(f"matrix: {complaint}", file=sys.stderr)
         return complaint.status
     except (OSError, LabUnavailable) as error:
@@ -53,7 +53,7 @@ def _check_installed() -> None:
     checkout = Path(__file__).resolve().parents[1] / "patches"
     [imported] = importlib.import_module("dsfix.patches").__path__
     if _sources(checkout) != _sources(Path(imported)):
-        raise Complaint(
+        raise CommandError(
             f"the patches of dsfix in {sys.executable} differ from {checkout}: run `pip install -e .` in this checkout"
         )
 

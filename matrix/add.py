@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from packaging.version import Version
 
-from dsfix.cli.exits import OK, TROUBLE, Complaint
+from dsfix.cli.exits import OK, TROUBLE, CommandError
 from dsfix.outcome import Outcome
 from dsfix.upstream.table import PATH as KNOWN
 from dsfix.upstream.table import with_head
@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> int:
     try:
         newest = current.releases[-1].deepspeed
         if newest not in index.sdists:
-            raise Complaint(f"the package index does not have deepspeed {newest}, which is in the table")
+            raise CommandError(f"the package index does not have deepspeed {newest}, which is in the table")
         new = [described(name, index, current) for name in lacking(current, index.sdists)]
     except Unavailable as error:
-        raise Complaint(str(error)) from None
+        raise CommandError(str(error)) from None
     if not new:
         print(f"No release is newer than {current.releases[-1].deepspeed}.")
         return OK
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     toxini.PATH.write_text(environments, encoding="utf-8")
     known = KNOWN.read_text(encoding="utf-8")
     KNOWN.write_text(
-        with_head(known, releases=" ".join(each.deepspeed for each in extended.releases)), encoding="utf-8"
+        with_head(known, releases=" ".join(release.deepspeed for release in extended.releases)), encoding="utf-8"
     )
     GATE.write_text(proven(GATE.read_text(encoding="utf-8"), extended), encoding="utf-8")
     for each in new:
@@ -74,7 +74,7 @@ def proven(text: str, releases: table.Table) -> str:
 
 def lacking(current: table.Table, offered: Iterable[str]) -> list[str]:
     """The offered releases that are newer than the table's first and not in the table."""
-    known = {each.deepspeed for each in current.releases}
+    known = {release.deepspeed for release in current.releases}
     return [name for name in offered if name not in known and Version(name) > current.releases[0].version]
 
 
@@ -85,7 +85,11 @@ def described(name: str, index: Index, current: table.Table) -> table.Release:
     return table.Release(
         deepspeed=name,
         released=facts.released,
-        requires={each: facts.requires[each] for each in first.distributions if each in facts.requires},
+        requires={
+            distribution: facts.requires[distribution]
+            for distribution in first.distributions
+            if distribution in facts.requires
+        },
         pythons=facts.pythons,
         sampled=False,
     )
@@ -97,7 +101,7 @@ def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.T
     releases = sorted((*current.releases, *new), key=lambda each: each.version)
     newest = releases[-1]
     if newest is not before:
-        series = [each for each in releases if each.version.release[:2] == before.version.release[:2]]
+        series = [release for release in releases if release.version.release[:2] == before.version.release[:2]]
         releases[releases.index(before)] = dataclasses.replace(before, sampled=before.sampled and series[-1] is before)
         releases[-1] = dataclasses.replace(newest, sampled=True)
     return table.Table(current.environments, tuple(releases))
@@ -112,7 +116,7 @@ def misfits(release: table.Release, current: table.Table) -> Iterator[str]:
                 yield f"requires {distribution} {specifiers}, but {name} has {version}: it needs its own environment"
 
 
-def advice(cell: source_proof.Judged) -> str:
+def advice(cell: source_proof.SourceCell) -> str:
     """What the patch does on this release, and what to change."""
     outcome, reason = cell.source.outcome, cell.source.reason
     if cell.inside:

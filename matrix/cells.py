@@ -11,8 +11,8 @@ from pathlib import Path
 
 from dsfix.catalogue.registry import Entry
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.preload import Preloaded
-from dsfix.lab.ranks import fresh
+from dsfix.lab.preload import ForkServer
+from dsfix.lab.ranks import fresh_command
 from dsfix.lab.reproduction import Sighting, run
 from matrix import environments, proofs
 from matrix.proofs import Cell, Run, State
@@ -41,7 +41,7 @@ class Cells(ExitStack):
         super().__init__()
         self._schedule = schedule
         self._lock = threading.Lock()
-        self._preloaded: dict[str, Preloaded | None] = {}
+        self._preloaded: dict[str, ForkServer | None] = {}
         self._broken: dict[str, str] = {}
 
     def run(self, entry: Entry, release: str, fresh: bool = False, without: Run | None = None) -> Cell:
@@ -78,22 +78,22 @@ class Cells(ExitStack):
             self._broken[release] = str(reason)
             raise
 
-    def preloaded_for(self, entry: Entry) -> Preloaded | None:
+    def preloaded_for(self, entry: Entry) -> ForkServer | None:
         """The process that forks the patch's ranks; None if each has to be a fresh one."""
         device = entry.patch.device
         with self._lock:
             if device not in self._preloaded:
                 try:
-                    self._preloaded[device] = self.enter_context(Preloaded(device))
+                    self._preloaded[device] = self.enter_context(ForkServer(device))
                 except LabUnavailable as reason:
                     print(f"{device}: each process imports torch itself: {reason}", file=sys.stderr)
                     self._preloaded[device] = None
-            found = self._preloaded[device]
-        return found if found is not None and found.takes(entry.patch) else None
+            server = self._preloaded[device]
+        return server if server is not None and server.can_run(entry.patch) else None
 
 
 def _cell(
-    entry: Entry, release: str, path: Path, preloaded: Preloaded | None, known: Run | None = None, schedule: str = ""
+    entry: Entry, release: str, path: Path, preloaded: ForkServer | None, known: Run | None = None, schedule: str = ""
 ) -> Cell:
     without = [] if known is not None else [_sighting(entry, release, False, path, preloaded, schedule)]
     patched = _sighting(entry, release, True, path, preloaded, schedule)
@@ -109,9 +109,9 @@ def _cell(
 
 
 def _sighting(
-    entry: Entry, release: str, patched: bool, path: Path, preloaded: Preloaded | None, schedule: str
+    entry: Entry, release: str, patched: bool, path: Path, preloaded: ForkServer | None, schedule: str
 ) -> Sighting:
-    command = fresh(_REPRODUCTION) if preloaded is None else preloaded.command(_REPRODUCTION)
+    command = fresh_command(_REPRODUCTION) if preloaded is None else preloaded.command(_REPRODUCTION)
     sighting = run(entry.id, patched, TIMEOUT, path, command, schedule)
     if sighting.outcome == "cannot-tell" and not sighting.versions:  # not the reproduction's answer
         raise environments.Unavailable(f"{entry.id} on deepspeed {release} could not be run: {sighting.detail}")

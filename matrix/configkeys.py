@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dsfix.check import extract, keys
-from dsfix.cli.exits import OK, TROUBLE, Complaint
+from dsfix.cli.exits import OK, TROUBLE, CommandError
 from matrix import table
 from matrix.sdists import Index, Unavailable
 
@@ -23,9 +23,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 unless --check finds the file stale. Raises Complaint."""
     try:
-        text = generate([each.deepspeed for each in table.load().releases], Index().sources)
+        text = generate([release.deepspeed for release in table.load().releases], Index().sources)
     except Unavailable as error:
-        raise Complaint(str(error)) from None
+        raise CommandError(str(error)) from None
     stale = not PATH.is_file() or PATH.read_text(encoding="utf-8") != text
     if not options.check:
         PATH.write_text(text, encoding="utf-8")
@@ -37,7 +37,9 @@ def run(options: argparse.Namespace) -> int:
 
 def generate(releases: list[str], sources: Callable[[str], Path]) -> str:
     """The file's text; `sources` returns the directory that contains a release's package."""
-    return as_file({release: keys.flatten(extract.known(sources(release) / "deepspeed")) for release in releases})
+    return as_file(
+        {release: keys.flatten(extract.extract_keys(sources(release) / "deepspeed")) for release in releases}
+    )
 
 
 def as_file(releases: dict[str, dict[str, str]]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records
@@ -40,15 +40,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """0 unless --check finds a fault or a stale page."""
     entries, broken = registry.load()
-    found = evidence.collect(entries.values(), table.load(), proofs.DIRECTORY)
+    proof = evidence.collect(entries.values(), table.load(), proofs.DIRECTORY)
     complaints = [f"patch {each.id} cannot be loaded and is on no page: {each.reason}" for each in broken]
-    complaints += faults(found, proofs.DIRECTORY)
+    complaints += faults(proof, proofs.DIRECTORY)
     if options.check:
-        complaints += stale(committed(found), CHECKOUT)
+        complaints += stale(committed(proof), CHECKOUT)
         complaints += bystanders.faults(records.load_all())
     else:
-        write(committed(found), CHECKOUT)
-    print(patches.reproduced(found))
+        write(committed(proof), CHECKOUT)
+    print(patches.reproduced(proof))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     return 1 if complaints and options.check else 0
@@ -84,7 +84,7 @@ def counted(found: Evidence, checkout: Path) -> dict[str, str]:
             pattern = re.sub(r"\d+(\\\.\d+)*", r"[\\d.]+", re.escape(sentence))
             pages[name], count = re.subn(pattern, sentence, pages[name])
             if count != 1:
-                raise Complaint(f"{name} has to have this once, on one line: {sentence}")
+                raise CommandError(f"{name} has to have this once, on one line: {sentence}")
     return pages
 
 

@@ -53,13 +53,13 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
     Includes the first release if it is claimed, and always the last.
     """
     inside = [claimed(patch, environment, release) for release in releases]
-    found = []
+    results = []
     for number, release in enumerate(releases):
         neighbours = [inside[i] for i in (number - 1, number + 1) if 0 <= i < len(releases)]
         first = number == 0 and inside[number]
-        if first or number == len(releases) - 1 or any(each != inside[number] for each in neighbours):
-            found.append(release)
-    return found
+        if first or number == len(releases) - 1 or any(neighbour != inside[number] for neighbour in neighbours):
+            results.append(release)
+    return results
 
 
 def ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
@@ -75,8 +75,8 @@ def ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> lis
 def near(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
     """The claimed releases, the two on either side of them, and the last release, in order."""
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
-    wanted = {number + step for number in inside for step in range(-2, 3)} | {len(releases) - 1}
-    return [release for number, release in enumerate(releases) if number in wanted]
+    indices = {number + step for number in inside for step in range(-2, 3)} | {len(releases) - 1}
+    return [release for number, release in enumerate(releases) if number in indices]
 
 
 def required(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
             before = recorded(entry, release) if options.schedule else None
             tasks.append(Task(entry, release, None if before is None else before.without))
     bad = 0
-    with Cells(options.schedule or "") as cells, runner.each(tasks, cells.attempt, options.jobs) as ended:
+    with Cells(options.schedule or "") as cells, runner.run_parallel(tasks, cells.attempt, options.jobs) as ended:
         for task, cell in ended:
             entry, release = task.entry, task.release
             if isinstance(cell, str):

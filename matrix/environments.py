@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.distributions import gpu_likely, torch_build
 from dsfix.lab.errors import LabUnavailable
@@ -29,7 +29,7 @@ _GPU_NAME = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_a
 _INSTALL_TIMEOUT = 900  # seconds
 
 
-class Unavailable(Complaint):
+class Unavailable(CommandError):
     """Something required is not available here; the message is one sentence."""
 
 
@@ -40,10 +40,12 @@ def current(releases: table.Table) -> table.Environment:
         torch = importlib.metadata.version("torch").partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
         raise Unavailable("torch is not installed in this Python") from None
-    for each in releases.environments.values():
-        if (each.python, each.torch) == (python, torch):
-            return each
-    known = ", ".join(f"Python {each.python} with torch {each.torch}" for each in releases.environments.values())
+    for environment in releases.environments.values():
+        if (environment.python, environment.torch) == (python, torch):
+            return environment
+    known = ", ".join(
+        f"Python {environment.python} with torch {environment.torch}" for environment in releases.environments.values()
+    )
     raise Unavailable(f"Python {python} with torch {torch} is not an environment of the table, which has {known}")
 
 
@@ -90,8 +92,8 @@ def not_importing() -> tuple[str, ...]:
 
 def _absent(directory: Path) -> list[str]:
     """The names of the release's dependencies that are not installed."""
-    [found] = importlib.metadata.distributions(path=[str(directory)])
-    needed = [Requirement(text) for text in found.requires or ()]
+    [results] = importlib.metadata.distributions(path=[str(directory)])
+    needed = [Requirement(text) for text in results.requires or ()]
     names = [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
     return [name for name in names if not any(importlib.metadata.distributions(name=name))]
 

@@ -40,7 +40,7 @@ def of(entry: Entry) -> Fingerprint:
 def of_changes(entry: Entry) -> str:
     """The fingerprint of only the patch's changes and their helpers, which bystanders record."""
     defined = _defined(entry.module)
-    parts = (" ".join(_parts(each)) for each in entry.patch.changes)
+    parts = (" ".join(_parts(change)) for change in entry.patch.changes)
     return _digest((*parts, *_sources(_helpers(entry), defined)))
 
 
@@ -58,17 +58,17 @@ def _parts(each: Change | Source) -> Iterator[str]:
         place = "after" if each.after is not None else "before" if each.before is not None else "replace"
         yield f"{place} {each.count}"
         yield _normal(each.anchor)
-        yield _normal(_FOLDER.sub(r"\1", each.written))
+        yield _normal(_FOLDER.sub(r"\1", each.code_with_imports))
     if isinstance(each, Source):
         yield _normal(each.code)
 
 
 def _helpers(entry: Entry) -> list[str]:
     """The functions that its changes use: factories, and names in the text of an Edit."""
-    names = [getattr(value, "__name__", "") for each in entry.patch.changes for value in vars(each).values()]
-    for each in entry.patch.changes:
-        if isinstance(each, Edit):
-            names += _names(ast.parse(each.written))
+    names = [getattr(value, "__name__", "") for change in entry.patch.changes for value in vars(change).values()]
+    for change in entry.patch.changes:
+        if isinstance(change, Edit):
+            names += _names(ast.parse(change.code_with_imports))
     return names
 
 
@@ -86,15 +86,15 @@ def _defined(module: ModuleType) -> dict[str, ast.stmt]:
             del node.body[0]
     _silence(tree)
     _Unimported().visit(tree)
-    found: dict[str, ast.stmt] = {}
+    definitions: dict[str, ast.stmt] = {}
     for each in tree.body:
         targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
-        found.update({target.id: each for target in targets if isinstance(target, ast.Name)})
+        definitions.update({target.id: each for target in targets if isinstance(target, ast.Name)})
         if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
-            found[each.name] = each
+            definitions[each.name] = each
         elif isinstance(each, (ast.Import, ast.ImportFrom)):
-            found.update({alias.asname or alias.name.partition(".")[0]: each for alias in each.names})
-    return {**found, **shared}
+            definitions.update({alias.asname or alias.name.partition(".")[0]: each for alias in each.names})
+    return {**definitions, **shared}
 
 
 def _shared(tree: ast.Module, package: str) -> Iterator[tuple[str, ast.stmt]]:
@@ -111,7 +111,7 @@ def _silence(tree: ast.Module) -> None:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _MESSAGES:
             node.args = []
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "compare":
-            node.keywords = [each for each in node.keywords if each.arg not in ("after", "what")]
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg not in ("after", "what")]
             for wrong in node.args:
                 if isinstance(wrong, ast.Dict):
                     wrong.keys = [ast.Constant(number) for number in range(len(wrong.keys))]
@@ -152,20 +152,20 @@ def _sources(names: Iterable[str], defined: dict[str, ast.stmt]) -> Iterator[str
         if name not in reached:
             reached.add(name)
             waiting += [each for each in _names(defined[name]) if each in defined and each != "PATCH"]
-    seen = dict.fromkeys(id(defined[name]) for name in defined if name in reached)
+    ordered = dict.fromkeys(id(defined[name]) for name in defined if name in reached)
     statements = {id(each): each for each in defined.values()}
-    yield from (ast.unparse(statements[each]) for each in seen)
+    yield from (ast.unparse(statements[each]) for each in ordered)
 
 
 def _names(node: ast.AST) -> list[str]:
     """The names that a piece of code uses, including imports."""
-    found = []
+    names = []
     for each in ast.walk(node):
         if isinstance(each, ast.Name):
-            found.append(each.id)
+            names.append(each.id)
         elif isinstance(each, ast.alias):
-            found.append(each.name)
-    return found
+            names.append(each.name)
+    return names
 
 
 def _normal(code: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.lab.reproduction import in_force
 from dsfix.outcome import STAYS_OUT, Outcome
 from dsfix.patch import Patch
@@ -96,7 +96,7 @@ def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
     except FileNotFoundError:
         return Record(entry.id, current)
     except (OSError, ValueError, KeyError, TypeError):
-        raise Complaint(f"{path} is damaged: repair it, or delete it and run the patch's cells again") from None
+        raise CommandError(f"{path} is damaged: repair it, or delete it and run the patch's cells again") from None
     for releases in cells.values():
         for release, cell in releases.items():
             releases[release] = replace(cell, earlier=None) if cell.earlier == current else cell
@@ -112,26 +112,26 @@ def read(text: str) -> dict[str, dict[str, Cell]]:
     blocks = [block.split("\n") for block in text.rstrip("\n").split("\n\n")]
     named = {head: dict(line.split(" ", 1) for line in lines) for head, *lines in blocks if head in (_PATCH, _SEEN)}
     versions = {key: Fingerprint(*value.split(" ")) for key, value in named[_PATCH].items()}
-    seen = {key: json.loads(value) for key, value in named[_SEEN].items()}
+    texts = {key: json.loads(value) for key, value in named[_SEEN].items()}
     cells: dict[str, dict[str, Cell]] = {}
     for head, *lines in blocks:
         if head in named:
             continue
         column, device, preloaded, installed = head.split("; ")
-        others = dict(each.split(" ") for each in installed.split(", ") if each)
+        others = dict(word.split(" ") for word in installed.split(", ") if word)
         for line in lines:
             release, date, without, details, patched, details_patched, version = line.split(" ")
             if release in cells.setdefault(column, {}):
                 raise ValueError(f"{column} has {release} twice")
             usual = "applied" if without.startswith("bug") else "not-affected"
             cells[column][release] = Cell(
-                without=_run(without, "disabled", seen.get(details, "")),
-                patched=_run(patched, usual, seen.get(details_patched, "")),
+                without=_run(without, "disabled", texts.get(details, "")),
+                patched=_run(patched, usual, texts.get(details_patched, "")),
                 versions={"deepspeed": release, **others},
                 device="" if device == _NO_DEVICE else device,
                 preloaded=preloaded == _PRELOADED,
                 date=date,
-                earlier=versions.get(version, _LOST) if {details, details_patched} <= seen.keys() else _LOST,
+                earlier=versions.get(version, _LOST) if {details, details_patched} <= texts.keys() else _LOST,
             )
     return {column: dict(sorted(cells[column].items(), key=_by_release)) for column in cells}
 
@@ -144,7 +144,7 @@ def _run(text: str, usual: str, detail: str) -> Run:
 def save(record: Record, directory: Path = DIRECTORY) -> None:
     """Write the record atomically, one cell per line."""
     versions: dict[str, str] = {}
-    seen: dict[str, str] = {}
+    texts: dict[str, str] = {}
     blocks: dict[tuple[str, str], list[str]] = {}
     for column in sorted(record.cells, reverse=True):
         for release, cell in sorted(record.cells[column].items(), key=_by_release):
@@ -154,15 +154,15 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
                     release,
                     cell.date,
                     _written(without, "disabled"),
-                    _keyed(json.dumps(without.detail, ensure_ascii=False), seen),
+                    _keyed(json.dumps(without.detail, ensure_ascii=False), texts),
                 ),
                 _written(patched, "applied" if without.outcome == "bug" else "not-affected"),
-                _keyed(json.dumps(patched.detail, ensure_ascii=False), seen),
+                _keyed(json.dumps(patched.detail, ensure_ascii=False), texts),
                 _keyed(" ".join(cell.earlier or record.fingerprint), versions),
             )
             blocks.setdefault((column, _circumstances(cell)), []).append(" ".join(line))
     parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
-    for head, named in ((_PATCH, versions), (_SEEN, seen)):
+    for head, named in ((_PATCH, versions), (_SEEN, texts)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
     write_whole(directory / f"{record.patch_id}.txt", ("\n\n".join(map("\n".join, parts)) + "\n").encode())
 
@@ -239,7 +239,7 @@ def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:
         return State.WRONG, "the bug occurs outside the claimed range"
     if patched.outcome == "bug":
         return State.WRONG, "the bug occurs with the patch"
-    if not claimed and any(each not in _STAYS_OUT for each in patched.patch.split(", ")):
+    if not claimed and any(word not in _STAYS_OUT for word in patched.patch.split(", ")):
         return State.WRONG, f"outside the claimed range the patch is {patched.patch}"
     if "cannot-tell" in (without.outcome, patched.outcome):
         return State.CANNOT_TELL, without.detail if without.outcome == "cannot-tell" else patched.detail

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, Complaint
+from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, CommandError
 from matrix import environments, fingerprints, proofs, runner, table
 from matrix.cells import Cells, Task
 from matrix.edges import ends, near, required
@@ -73,7 +73,7 @@ def _releases(environment: Environment, names: Sequence[str] | None) -> list[str
     known = [each.deepspeed for each in table.load().run_in(environment.name)]
     for name in names or ():
         if name not in known:
-            raise Complaint(f"the table does not list deepspeed {name} for {environment.name}")
+            raise CommandError(f"the table does not list deepspeed {name} for {environment.name}")
     return [each for each in known if not names or each in names]
 
 
@@ -104,7 +104,7 @@ def _run(
     entries = {task.entry.id: task.entry for task in tasks}
     started = {patch_id: fingerprints.of(entry) for patch_id, entry in entries.items()}
     meter = Meter(len(tasks))
-    with Cells() as cells, runner.each(tasks, cells.attempt, jobs) as ended:
+    with Cells() as cells, runner.run_parallel(tasks, cells.attempt, jobs) as ended:
         for task, cell in ended:
             entry = task.entry
             if isinstance(cell, str):

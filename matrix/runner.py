@@ -29,7 +29,7 @@ def jobs(text: str) -> int:
     return number
 
 
-def complain(name: str, sentences: Iterable[str]) -> int:
+def print_errors(name: str, sentences: Iterable[str]) -> int:
     """Print the sentences to standard error; 1 if there are any, else 0."""
     complaints = list(sentences)
     for sentence in complaints:
@@ -75,7 +75,9 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def each(tasks: Collection[Task], work: Callable[[Task], Answer], jobs: int) -> Iterator[Iterator[tuple[Task, Answer]]]:
+def run_parallel(
+    tasks: Collection[Task], work: Callable[[Task], Answer], jobs: int
+) -> Iterator[Iterator[tuple[Task, Answer]]]:
     """Yields (task, result) as tasks complete, `jobs` in parallel. Call it in the main thread.
 
     Exceptions from `work` propagate. An error, SIGINT, SIGTERM or SIGHUP ends all child processes.

@@ -86,7 +86,7 @@ class Index:
             raise Unavailable(f"the package index has no project {PROJECT}") from None
         except _NO_INDEX as error:
             raise Unavailable(f"the package index is not available: {_reason(error)}") from None
-        found = {}
+        results = {}
         for package in page.packages:
             try:
                 version = Version(package.version or "")
@@ -94,8 +94,8 @@ class Index:
                 continue
             final = not (version.is_prerelease or version.is_postrelease or version.local)
             if package.package_type == "sdist" and final and not package.is_yanked:
-                found[version] = package
-        return {str(version): found[version] for version in sorted(found)}
+                results[version] = package
+        return {str(version): results[version] for version in sorted(results)}
 
     def sources(self, release: str) -> Path:
         """A directory for PYTHONPATH with the release's .py files as installed and its metadata. Raises Unavailable."""
@@ -141,17 +141,23 @@ class Index:
             raise Unavailable(f"the metadata of deepspeed {release} cannot be read: {_reason(error)}") from None
 
     def _facts(self, release: str, directory: Path) -> EnvironmentFacts:
-        found = _described(directory)
-        requirements = map(Requirement, found.requires or ())
+        described = _described(directory)
+        requirements = map(Requirement, described.requires or ())
         released = self.sdists[release].upload_time if release in self.sdists else None
         if released is None:  # not every index gives it; the archive was created minutes before the upload
             made = (directory / METADATA / "PKG-INFO").stat().st_mtime
             released = datetime.datetime.fromtimestamp(made, datetime.timezone.utc)
-        classifiers = found.metadata.get_all("Classifier", [])
-        pythons = {each.removeprefix(_PYTHON) for each in classifiers if each.startswith(f"{_PYTHON}3.")}
+        classifiers = described.metadata.get_all("Classifier", [])
+        pythons = {
+            classifier.removeprefix(_PYTHON) for classifier in classifiers if classifier.startswith(f"{_PYTHON}3.")
+        }
         return EnvironmentFacts(
             released=released.strftime("%Y-%m-%d"),
-            requires={each.name: str(each.specifier) for each in requirements if each.marker is None},
+            requires={
+                requirement.name: str(requirement.specifier)
+                for requirement in requirements
+                if requirement.marker is None
+            },
             pythons=tuple(sorted(pythons, key=Version)),
         )
 
@@ -187,8 +193,8 @@ def _wanted(members: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str]]:
     for member in members:
         _, top, *rest = (*PurePosixPath(member.name).parts, "", "")
         rest = [part for part in rest if part]
-        wanted = member.isfile() and top in _PLACES and (top == METADATA or member.name.endswith(".py"))
-        if wanted and rest and ".." not in rest:
+        keep = member.isfile() and top in _PLACES and (top == METADATA or member.name.endswith(".py"))
+        if keep and rest and ".." not in rest:
             yield member, "/".join((_PLACES[top], *rest))
 
 

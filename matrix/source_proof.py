@@ -16,7 +16,7 @@ from typing import Any
 from dsfix import versions
 from dsfix.catalogue import registry
 from dsfix.catalogue.registry import Entry, UnknownPatch
-from dsfix.cli.exits import OK, TROUBLE, Complaint
+from dsfix.cli.exits import OK, TROUBLE, CommandError
 from dsfix.cli.printing import output
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import STAYS_OUT, Outcome
@@ -31,7 +31,7 @@ _COLUMNS = ("patch", "mismatches", "affected", "fixed", "not affected", "seconds
 
 
 @dataclass(frozen=True)
-class Judged:
+class SourceCell:
     """One patch on one release.
 
     inside: whether `affects` claims this release with the distributions installed here. number: the verdict; source:
@@ -51,12 +51,12 @@ class Judged:
     def mismatches(self) -> list[str]:
         """What contradicts the claim; each completes a sentence that begins with the release."""
         where = "inside" if self.inside else "outside"
-        found = []
+        results = []
         expected = (Outcome.PENDING,) if self.inside else STAYS_OUT
         for how, verdict in (("", self.number), (" with its number hidden", self.source)):
             if verdict.outcome not in expected:
-                found.append(f", {where} its range{how}, it is {verdict.outcome.value}: {verdict.reason}")
-        return found + [f": {fault}" for fault in self.faults]
+                results.append(f", {where} its range{how}, it is {verdict.outcome.value}: {verdict.reason}")
+        return results + [f": {fault}" for fault in self.faults]
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,15 @@ def run(options: argparse.Namespace) -> int:
     entries = chosen(options.patch)
     cells, missing = prove(entries, _named(releases, options.release), Index(), _progress())
     if missing and not cells:
-        raise Complaint(missing[0].reason)
+        raise CommandError(missing[0].reason)
     checked = len({cell.release for cell in cells})
     rows, mismatches = [], []
     for entry in entries:
         mine = [cell for cell in cells if cell.patch_id == entry.id]
-        found = sentences(entry.id, mine)
-        found += end_of_range(entry, mine) if checked == len(releases) else []
-        rows.append(_row(entry.id, mine, len(found)))
-        mismatches += found
+        results = sentences(entry.id, mine)
+        results += end_of_range(entry, mine) if checked == len(releases) else []
+        rows.append(_row(entry.id, mine, len(results)))
+        mismatches += results
     print(versions.described("torch", "numpy", "python"))
     output.print_table(_COLUMNS, rows)
     for each in missing:
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
     return _keep(entries, cells, options.check) if checked == len(releases) else OK
 
 
-def _keep(entries: Sequence[Entry], cells: Sequence[Judged], check: bool) -> int:
+def _keep(entries: Sequence[Entry], cells: Sequence[SourceCell], check: bool) -> int:
     """Writes the proven fingerprints of these patches to proven.txt; check: only reports whether they are there."""
     before = PROVEN.read_text(encoding="ascii") if PROVEN.is_file() else ""
     lines = {line.partition(" ")[0]: line for line in before.splitlines()}
@@ -125,18 +125,18 @@ def chosen(ids: Sequence[str] | None) -> list[Entry]:
     catalogue = registry.catalogue()
     for patch_id in ids or ():
         if patch_id not in catalogue:
-            raise Complaint(str(UnknownPatch(patch_id, list(catalogue))))
+            raise CommandError(str(UnknownPatch(patch_id, list(catalogue))))
     broken = registry.load()[1]
     if broken:
-        raise Complaint(f"patch {broken[0].id} cannot be loaded: {broken[0].reason}")
+        raise CommandError(f"patch {broken[0].id} cannot be loaded: {broken[0].reason}")
     return [entry for entry in catalogue.values() if not ids or entry.id in ids]
 
 
 def _named(releases: Sequence[table.Release], names: Sequence[str] | None) -> list[str]:
-    known = [each.deepspeed for each in releases]
+    known = [release.deepspeed for release in releases]
     for name in names or ():
         if name not in known:
-            raise Complaint(f"the table has no release {name}: it covers {known[0]} to {known[-1]}")
+            raise CommandError(f"the table has no release {name}: it covers {known[0]} to {known[-1]}")
     return [each for each in known if not names or each in names]
 
 
@@ -145,29 +145,29 @@ def prove(
     releases: Sequence[str],
     index: Index,
     finished: Callable[[int, int], None] = lambda done, of: None,
-) -> tuple[list[Judged], list[Missing]]:
+) -> tuple[list[SourceCell], list[Missing]]:
     """Judge every patch on every release, one process per release, as many at a time as there are cores.
 
     Returns the cells and the releases that could not be checked, both in the releases' order.
     """
-    found: dict[str, list[Judged] | Missing] = {}
-    with runner.each(releases, lambda release: _attempt(release, entries, index), os.cpu_count() or 1) as ended:
+    results: dict[str, list[SourceCell] | Missing] = {}
+    with runner.run_parallel(releases, lambda release: _attempt(release, entries, index), os.cpu_count() or 1) as ended:
         for release, each in ended:
-            found[release] = each
-            finished(len(found), len(releases))
-    in_order = [found[each] for each in releases]
+            results[release] = each
+            finished(len(results), len(releases))
+    in_order = [results[each] for each in releases]
     cells = [cell for each in in_order if not isinstance(each, Missing) for cell in each]
     return cells, [each for each in in_order if isinstance(each, Missing)]
 
 
-def _attempt(release: str, entries: Collection[Entry], index: Index) -> list[Judged] | Missing:
+def _attempt(release: str, entries: Collection[Entry], index: Index) -> list[SourceCell] | Missing:
     try:
         return _check(release, entries, index)
     except Unavailable as error:
         return Missing(release, str(error))
 
 
-def _check(release: str, entries: Collection[Entry], index: Index) -> list[Judged]:
+def _check(release: str, entries: Collection[Entry], index: Index) -> list[SourceCell]:
     sources = index.sources(release)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DSFIX_")}
     environment["DSFIX_DISABLE"] = "1"  # that process judges patches and applies none
@@ -182,10 +182,10 @@ def _check(release: str, entries: Collection[Entry], index: Index) -> list[Judge
     return [_cell(entry, release, answer["patches"][entry.id]) for entry in entries]
 
 
-def _cell(entry: Entry, release: str, answer: Mapping[str, Any]) -> Judged:
+def _cell(entry: Entry, release: str, answer: Mapping[str, Any]) -> SourceCell:
     here = {name: versions.installed(name) for name in entry.patch.affects}
     present = {name: version for name, version in {**here, "deepspeed": release}.items() if version}
-    return Judged(
+    return SourceCell(
         patch_id=entry.id,
         release=release,
         inside=proofs.inside(entry.patch, present),
@@ -197,17 +197,17 @@ def _cell(entry: Entry, release: str, answer: Mapping[str, Any]) -> Judged:
     )
 
 
-def sentences(patch_id: str, cells: Sequence[Judged]) -> list[str]:
+def sentences(patch_id: str, cells: Sequence[SourceCell]) -> list[str]:
     """What contradicts the patch's claim; releases with the same mismatch share a sentence."""
-    found: dict[str, list[str]] = {}
+    ranges: dict[str, list[str]] = {}
     for cell in cells:
         for mismatch in cell.mismatches():
-            found.setdefault(mismatch, []).append(cell.release)
+            ranges.setdefault(mismatch, []).append(cell.release)
     releases = [cell.release for cell in cells]
-    return [f"{patch_id}: on {table.span(on, releases)}{mismatch}" for mismatch, on in found.items()]
+    return [f"{patch_id}: on {table.span(on, releases)}{mismatch}" for mismatch, on in ranges.items()]
 
 
-def end_of_range(entry: Entry, cells: Sequence[Judged]) -> list[str]:
+def end_of_range(entry: Entry, cells: Sequence[SourceCell]) -> list[str]:
     """What is wrong with `fixed_in`, according to the patch's cells on all releases."""
     patch = entry.patch
     claimed = [position for position, cell in enumerate(cells) if patch.claims(cell.release)]
@@ -240,7 +240,7 @@ def _end_of_part(entry: Entry, after: str) -> list[str]:
     return []
 
 
-def _row(patch_id: str, cells: Sequence[Judged], mismatches: int) -> tuple[str, ...]:
+def _row(patch_id: str, cells: Sequence[SourceCell], mismatches: int) -> tuple[str, ...]:
     outside = [cell.source.outcome for cell in cells if not cell.inside]
     return (
         patch_id,

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.settings import write_whole
 
 PATH = Path(__file__).with_name("releases.json")
@@ -77,7 +77,7 @@ class Table:
         known = [each.deepspeed for each in self.releases]
         for name in names:
             if name not in known:
-                raise Complaint(f"deepspeed {name} is not in the table of releases")
+                raise CommandError(f"deepspeed {name} is not in the table of releases")
 
     def run_in(self, environment: str) -> tuple[Release, ...]:
         """The releases run in that environment."""
@@ -89,9 +89,9 @@ def load(path: Path = PATH) -> Table:
     try:
         table = _read(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{path} is not a valid table of releases: repair it") from None
+        raise CommandError(f"{path} is not a valid table of releases: repair it") from None
     if not (table.environments and table.releases):
-        raise Complaint(f"{path} has no environment or no release")
+        raise CommandError(f"{path} has no environment or no release")
     return table
 
 
@@ -108,9 +108,9 @@ def _read(data: Any) -> Table:
 def save(table: Table, path: Path = PATH) -> None:
     """Write the table, one release per line."""
     environments = {}
-    for each in table.environments.values():
-        bounds = {name: value for name, value in (("since", each.since), ("until", each.until)) if value}
-        environments[each.name] = {"python": each.python, **each.distributions, **bounds}
+    for environment in table.environments.values():
+        bounds = {name: value for name, value in (("since", environment.since), ("until", environment.until)) if value}
+        environments[environment.name] = {"python": environment.python, **environment.distributions, **bounds}
     rows = [vars(each) for each in sorted(table.releases, key=lambda each: each.version)]
     text = lines({"environments": environments, "releases": rows}, "environments", "releases")
     write_whole(path, text.encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from dsfix.cli.exits import OK, Complaint
+from dsfix.cli.exits import OK, CommandError
 from matrix import table
 
 NAME = "tox"
@@ -36,7 +36,7 @@ def text() -> str:
     try:
         return PATH.read_text(encoding="utf-8")
     except OSError as error:
-        raise Complaint(f"{PATH} cannot be read: {error.strerror}") from None
+        raise CommandError(f"{PATH} cannot be read: {error.strerror}") from None
 
 
 def updated(text: str, releases: table.Table) -> str:
@@ -44,36 +44,36 @@ def updated(text: str, releases: table.Table) -> str:
     for name, lines in _parts(releases):
         begin = _BEGIN.format(name)
         part = re.compile(rf"^([ ]*){re.escape(begin)}\n.*?^[ ]*{re.escape(_END)}$", re.M | re.S)
-        found = part.search(text)
-        if found is None:
-            raise Complaint(f"tox.ini has no lines `{begin}` and `{_END}`")
-        indented = [found[1] + line for line in (begin, *lines, _END)]
-        text = text[: found.start()] + "\n".join(indented) + text[found.end() :]
+        match = part.search(text)
+        if match is None:
+            raise CommandError(f"tox.ini has no lines `{begin}` and `{_END}`")
+        indented = [match[1] + line for line in (begin, *lines, _END)]
+        text = text[: match.start()] + "\n".join(indented) + text[match.end() :]
     return text
 
 
 def _parts(releases: table.Table) -> Iterator[tuple[str, list[str]]]:
     first, *others = releases.environments.values()
     install, tests = "python tests/install_deepspeed.py ds-", "pytest -n logical --dist loadfile tests/release"
-    sampled = [each.deepspeed for each in releases.releases if each.sampled]
+    sampled = [release.deepspeed for release in releases.releases if release.sampled]
     yield "sampled releases", [line for each in sampled for line in (install + each, tests)]
     yield "versions", [f"{name} = {version}" for name, version in first.distributions.items()]
     yield "columns", list(_columns(first, [each for each in others if each.name == f"torch-{each.torch}"]))
-    yield "all releases", [f"[testenv:{','.join(ranges('ds-', (each.version for each in releases.releases)))}]"]
+    yield "all releases", [f"[testenv:{','.join(ranges('ds-', (release.version for release in releases.releases)))}]"]
 
 
 def _columns(first: table.Environment, environments: Sequence[table.Environment]) -> Iterator[str]:
     """The environments with a different torch."""
-    yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(each.torch for each in environments)}}}]"
+    yield f"[testenv:{{matrix-torch,torch}}-{{{','.join(environment.torch for environment in environments)}}}]"
     yield "deps ="
     yield "    {[releases]others}"
     same = {
         name for name in first.distributions if len({each.distributions[name] for each in (first, *environments)}) == 1
     }
     yield from (f"    {name}=={{[releases]{name}}}" for name in sorted(same))
-    for each in environments:
-        distributions = {name: version for name, version in each.distributions.items() if name not in same}
-        yield from (f"    {each.torch}: {name}=={version}" for name, version in distributions.items())
+    for environment in environments:
+        distributions = {name: version for name, version in environment.distributions.items() if name not in same}
+        yield from (f"    {environment.torch}: {name}=={version}" for name, version in distributions.items())
 
 
 def ranges(prefix: str, versions: Iterable[Version]) -> Iterator[str]:

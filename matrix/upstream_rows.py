@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from dsfix.cli.exits import OK, Complaint
+from dsfix.cli.exits import OK, CommandError
 from dsfix.upstream.table import COLUMNS, PATH, Table, parse, with_head
 
 NAME = "upstream-rows"
@@ -73,7 +73,7 @@ class Commit:
 
     @property
     def area(self) -> str:
-        code = [each for each in self.files if _CODE.match(each)]
+        code = [file for file in self.files if _CODE.match(file)]
         return next((area for area, named in _AREAS.items() if any(re.search(named, each) for each in code)), "engine")
 
 
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         return OK
     commits = since(options.clone, table.judged, options.to)
     known = {row.key for row in table.rows}
-    new = [each for each in commits if each.code and each.key not in known]
+    new = [commit for commit in commits if commit.code and commit.key not in known]
     chosen = [each for each in new if options.all or each.looks_like_a_fix]
     print("\t".join(COLUMNS))
     for each in chosen:
@@ -112,18 +112,18 @@ def run(options: argparse.Namespace) -> int:
 
 def since(clone: Path, judged: str, to: str = "HEAD") -> list[Commit]:
     """The commits after the last judged one, oldest first. Raises Complaint."""
-    told = _git(clone, "log", "--reverse", "--name-only", "--format=%x1e%H%x1f%cs%x1f%s%x1f%b%x1f", f"{judged}..{to}")
-    found = []
-    for part in told.split("\x1e")[1:]:
+    log = _git(clone, "log", "--reverse", "--name-only", "--format=%x1e%H%x1f%cs%x1f%s%x1f%b%x1f", f"{judged}..{to}")
+    commits = []
+    for part in log.split("\x1e")[1:]:
         sha, day, subject, body, files = part.split("\x1f")
-        found.append(Commit(sha, day, subject, body, tuple(files.split())))
-    return found
+        commits.append(Commit(sha, day, subject, body, tuple(files.split())))
+    return commits
 
 
 def last_affected(clone: Path, commit: Commit, table: Table) -> str:
     """The newest release without this commit, by the tags; a guess, because not every tag is on the index."""
     fixed = sorted(_releases(_git(clone, "tag", "--contains", commit.sha).split()))
-    before = [each for each in table.releases if not fixed or each < fixed[0]]
+    before = [release for release in table.releases if not fixed or release < fixed[0]]
     return f"~{before[-1]}" if before else ""
 
 
@@ -137,13 +137,13 @@ def _releases(tags: Iterable[str]) -> Iterable[Version]:
 
 def row(commit: Commit, last: str) -> Sequence[str]:
     """The cells of a row that has yet to be judged; "?" stands for values that the table does not accept."""
-    told = f"? {commit.day}: {' '.join(commit.subject.split())}"
-    return (commit.key, "?", last, "?", "?", commit.area, told, "", "")
+    bug = f"? {commit.day}: {' '.join(commit.subject.split())}"
+    return (commit.key, "?", last, "?", "?", commit.area, bug, "", "")
 
 
 def _git(clone: Path, *arguments: str) -> str:
     done = subprocess.run(("git", "-C", str(clone), *arguments), capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["git failed"])[-1]
-        raise Complaint(f"{clone} is no clone of DeepSpeed that has this commit: {reason}")
+        raise CommandError(f"{clone} is no clone of DeepSpeed that has this commit: {reason}")
     return done.stdout

@@ -40,7 +40,7 @@ def main() -> None:
     versions.NEWEST_PROVEN = Version("9999")  # a release that is being proven does not count as newer than proven
     proven.PATH = Path(os.devnull)  # results of earlier proofs are ignored
     entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
-    answer = {entry.id: by_number(entry) for entry in entries}
+    answer = {entry.id: verdict_by_version(entry) for entry in entries}
     with hidden_number():
         for entry in entries:
             begun = time.perf_counter()
@@ -54,7 +54,7 @@ def main() -> None:
     print(json.dumps({"imported": imported, "patches": answer}))
 
 
-def by_number(entry: registry.Entry) -> dict[str, Any]:
+def verdict_by_version(entry: registry.Entry) -> dict[str, Any]:
     """The verdict by version number, (outcome, reason), and why changes cannot be made."""
     begun = time.perf_counter()
     number = verdict(entry)
@@ -62,7 +62,7 @@ def by_number(entry: registry.Entry) -> dict[str, Any]:
     return {
         "number": [number.outcome.value, number.reason],
         "faults": list(faults(entry.id, entry.patch)) if pending else [],
-        "fingerprint": verdict_of.fingerprint(*verdict_of.looked_at(entry.patch)) if pending else "",
+        "fingerprint": verdict_of.fingerprint(*verdict_of.fingerprint_inputs(entry.patch)) if pending else "",
         "seconds": time.perf_counter() - begun,
     }
 
@@ -170,7 +170,7 @@ def exists(path: str, qualname: str) -> bool:
     for name in qualname.split("."):
         binding = bound(body, name)
         if binding is None:
-            return "*" in set().union(*map(bound_by, statements(body)))
+            return "*" in set().union(*map(bound_names, statements(body)))
         if not isinstance(binding, ast.ClassDef):
             return True  # a function, or an object whose attributes are known only at run time
         body = binding.body
@@ -179,7 +179,7 @@ def exists(path: str, qualname: str) -> bool:
 
 def bound(body: list[ast.stmt], name: str) -> ast.stmt | None:
     """The first statement of a module's or class's body, including nested `if`, `try` etc., that binds the name."""
-    return next((each for each in statements(body) if name in bound_by(each)), None)
+    return next((statement for statement in statements(body) if name in bound_names(statement)), None)
 
 
 def statements(body: list[Any]) -> Iterator[ast.stmt]:
@@ -190,14 +190,14 @@ def statements(body: list[Any]) -> Iterator[ast.stmt]:
                 yield from statements(getattr(each, block, []))
 
 
-def bound_by(statement: ast.stmt) -> set[str]:
+def bound_names(statement: ast.stmt) -> set[str]:
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {statement.name}
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
     targets = [*getattr(statement, "targets", []), getattr(statement, "target", None)]
     targets += [item.optional_vars for item in getattr(statement, "items", [])]
-    return {each.id for target in targets if target for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return {node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ NAMED = {
 }
 
 
-class Whole(dict):
+class VerbatimConfig(dict):
     """A config to which no batch size is added."""
 
 
@@ -36,7 +36,7 @@ def config_of(words, start=None, named=NAMED):
     made = {}
     words = re.sub(r"(?<!\S)[a-z_]+(?!\S)", lambda name: named.get(name[0], name[0]), words)
     if words.startswith(("whole", "…")):
-        made = Whole() if words.startswith("whole") else copy.deepcopy(start)
+        made = VerbatimConfig() if words.startswith("whole") else copy.deepcopy(start)
         words = words.partition(" ")[2]
     for name, value in re.findall(r'([^\s=]+)=("[^"]*"|\S+)', words):
         *path, last = re.sub(r"^zero\.", "zero_optimization.", name).split(".")

@@ -82,7 +82,7 @@ class Bench:
         from dsfix.outcome import Outcome
 
         engine = self.engine(*patches, first=first)
-        engine.look_again()
+        engine.refresh()
         assert {id: (s.outcome, s.reason) for id, s in engine.states.items() if s.outcome is not Outcome.APPLIED} == {}
         return engine
 
@@ -170,7 +170,7 @@ def runtime(tmp_path_factory):
 
 
 @dataclass(frozen=True)
-class Told:
+class ScriptResult:
     """The output of a script: `value` is what it passed to tell, `log` are dsfix's lines on standard error."""
 
     code: int
@@ -235,7 +235,7 @@ class World:
         for name, text in {"__init__": "", **patches}.items():
             self.module(f"{value}.{name}", text if name == "__init__" else _PATCH + textwrap.dedent(text))
 
-    def python(self, *arguments, **environment: str) -> Told:
+    def python(self, *arguments, **environment: str) -> ScriptResult:
         """Runs Python in a fresh process, to its end."""
         mine = ("DSFIX", "_DSFIX", "PYTHON", "RANK", "LOCAL_RANK", "SLURM", "OMPI", "PMI", "COV_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
@@ -246,13 +246,13 @@ class World:
             "STANDIN_PATCHES": str(self.patches),
         }
         done = ended([sys.executable, *arguments], self.path, {**inherited, **own, **environment}, timeout=300)
-        return Told(done.returncode, done.stdout, done.stderr)
+        return ScriptResult(done.returncode, done.stdout, done.stderr)
 
-    def run(self, script: str, code: int = 0, python: tuple = (), **environment: str) -> Told:
+    def run(self, script: str, code: int = 0, python: tuple = (), **environment: str) -> ScriptResult:
         """Runs a script in a fresh process; asserts that it exits with `code`."""
-        told = self.python(*python, "-c", "from scenario import *\n" + textwrap.dedent(script), **environment)
-        assert told.code == code, told.out + told.err
-        return told
+        result = self.python(*python, "-c", "from scenario import *\n" + textwrap.dedent(script), **environment)
+        assert result.code == code, result.out + result.err
+        return result
 
 
 @pytest.fixture

@@ -85,18 +85,18 @@ def test_a_docstring_has_why_how_changes_and_workaround():
     """Links are in `upstream`, and `fixed_in` says when a patch can be deleted: the docstring repeats neither."""
     offenders = {}
     for each, patch in PATCHES.items():
-        told = [name for name, text in _sections(each).items() if text]
+        result = [name for name, text in _sections(each).items() if text]
         wrong = patch.severity is Severity.WRONG_RESULT
         # Changes: also of a crash whose fix changes numbers
-        if told != ["Why", "How", "Changes", "Workaround"] and (wrong or told != ["Why", "How", "Workaround"]):
-            offenders[each] = told
+        if result != ["Why", "How", "Changes", "Workaround"] and (wrong or result != ["Why", "How", "Workaround"]):
+            offenders[each] = result
     assert offenders == {}
 
 
 def test_sections_of_a_docstring_are_short():
-    found = {each: SECTION.findall(inspect.cleandoc(entry.docstring)) for each, entry in ENTRIES.items()}
+    results = {each: SECTION.findall(inspect.cleandoc(entry.docstring)) for each, entry in ENTRIES.items()}
     offenders = [
-        (each, name) for each, sections in found.items() for name, text in sections if text.count("\n") >= LINES[name]
+        (each, name) for each, sections in results.items() for name, text in sections if text.count("\n") >= LINES[name]
     ]
     assert offenders == []
 
@@ -125,8 +125,8 @@ def test_an_id_with_a_release_says_where_its_range_begins_or_ends():
     offenders = []
     for patch_id, patch in PATCHES.items():
         if re.search(r"_0_?\d", patch_id):
-            found = re.search(r"_(before|from|in)_(0_\d+_\d+)$", patch_id)
-            edge = found and {"before": "<", "from": ">=", "in": ">="}[found[1]] + found[2].replace("_", ".")
+            match = re.search(r"_(before|from|in)_(0_\d+_\d+)$", patch_id)
+            edge = match and {"before": "<", "from": ">=", "in": ">="}[match[1]] + match[2].replace("_", ".")
             if edge not in patch.affects["deepspeed"].split(","):
                 offenders.append(patch_id)
     assert offenders == []
@@ -228,10 +228,10 @@ def _contradictions(bugs, releases):
         for cover in bug.covers:
             rows.setdefault(cover.id, (cover, []))[1].append(bug.row)
     return [
-        (name, str(each))
+        (name, str(release))
         for name, (cover, own) in rows.items()
-        for each in releases
-        if cover.claims(each) and not any(row.has(each) for row in own)
+        for release in releases
+        if cover.claims(release) and not any(row.has(release) for row in own)
     ]
 
 
@@ -241,7 +241,7 @@ def test_the_table_of_known_bugs_agrees_with_the_patches_ranges():
     bugs = coverage.bugs(known, ENTRIES)
     assert _contradictions(bugs, known.releases) == []
     in_part = {
-        bug.row.key: [str(each) for each in known.releases if bug.row.has(each) and not bug.on(each).by]
+        bug.row.key: [str(release) for release in known.releases if bug.row.has(release) and not bug.on(release).by]
         for bug in bugs
         if bug.covers and not bug.row.states
     }
@@ -250,9 +250,9 @@ def test_the_table_of_known_bugs_agrees_with_the_patches_ranges():
 
 def test_rows_of_known_bugs_name_known_releases_and_are_readable():
     known = known_bugs.load()
-    assert [str(each) for each in known.releases] == [each.deepspeed for each in table.load().releases]
+    assert [str(release) for release in known.releases] == [release.deepspeed for release in table.load().releases]
     keys = [row.key for row in known.rows]
-    assert sorted({each for each in keys if keys.count(each) > 1}) == []
+    assert sorted({key for key in keys if keys.count(key) > 1}) == []
     newest = known.releases[-1]
     offenders = [
         row.key
@@ -270,11 +270,11 @@ def test_commands_and_variables_are_documented():
     modules = (importlib.import_module(f"dsfix.cli.{each.name}") for each in pkgutil.iter_modules(dsfix.cli.__path__))
     commands = [module.NAME for module in modules if hasattr(module, "NAME")]
     assert len(commands) > 10
-    assert [each for each in commands if not re.search(rf"`{each}\b", page)] == []
+    assert [command for command in commands if not re.search(rf"`{command}\b", page)] == []
     package = Path(dsfix.cli.__file__).parents[1]
     files = [package / "settings.py", *(package / "engine").glob("*.py")]
     variables = {each for path in files for each in re.findall(r"\bDSFIX_[A-Z_]*[A-Z]\b", path.read_text("utf-8"))}
-    assert [each for each in sorted(variables) if f"`{each}" not in page] == []
+    assert [variable for variable in sorted(variables) if f"`{variable}" not in page] == []
 
 
 def test_outcomes_are_documented():
@@ -309,7 +309,7 @@ def test_text_is_idiomatic():
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             if file.suffix in (".md", ".py", ".toml", ".tsv", ".js") and "records" not in file.parts:
                 words = DIALECT.findall(" ".join(file.read_text(encoding="utf-8").lower().split()))
-                offenders += [f"{file.relative_to(CHECKOUT)}: {each}" for each in words]
+                offenders += [f"{file.relative_to(CHECKOUT)}: {word}" for word in words]
     assert offenders == []
 
 
@@ -320,7 +320,10 @@ def test_the_layout_table_is_the_tree():
     }
     assert [str(path) for path in sorted(named) if not path.is_dir()] == []
     folders = {each for root in (CHECKOUT, CHECKOUT / "dsfix") for each in root.iterdir() if any(each.rglob("*.py"))}
-    assert {each.name for each in folders - named if not each.name.startswith((".", "build"))} <= {"dsfix", "tests"}
+    assert {folder.name for folder in folders - named if not folder.name.startswith((".", "build"))} <= {
+        "dsfix",
+        "tests",
+    }
 
 
 def test_every_page_is_linked_from_the_readme_or_a_page_it_links():

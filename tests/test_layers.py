@@ -37,12 +37,12 @@ BELOW = {
 
 def _modules():
     """Name -> file of every module of dsfix, without the patches."""
-    found = {}
+    results = {}
     for path in PACKAGE.rglob("*.py"):
         parts = ("dsfix", *path.relative_to(PACKAGE).with_suffix("").parts)
         if parts[1] != "patches":
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+            results[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return results
 
 
 def _graph():
@@ -59,7 +59,7 @@ def _graph():
                 outer = package[: len(package) - node.level + 1] if node.level else []
                 base = ".".join([*outer, *([node.module] if node.module else [])])
                 named |= {f"{base}.{alias.name}" for alias in node.names}
-        graph[name] = {found for each in named if (found := _longest(each, modules))} - {name, "dsfix"}
+        graph[name] = {module for each in named if (module := _longest(each, modules))} - {name, "dsfix"}
     return graph
 
 

@@ -68,7 +68,7 @@ def import_alone() -> tuple[list[str], dict[str, str], str]:
     from dsfix.patch import Severity
 
     modules = sorted(name for name in sys.modules if name.startswith("deepspeed."))
-    needed = [each.id for each in catalogue().values() if each.patch.severity is Severity.IMPORT]
+    needed = [entry.id for entry in catalogue().values() if entry.patch.severity is Severity.IMPORT]
     return modules, outcomes(), ",".join(needed)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass
-class Seen:
+class RankObservations:
     """What one rank saw, as written to its file. start, steps: Parts; the others as in Record and AuditVerdict."""
 
     start: Any = None

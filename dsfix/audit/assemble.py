@@ -9,59 +9,61 @@ from pathlib import Path
 
 import torch
 
-from dsfix.audit.agreement import AuditVerdict, Difference, Seen
+from dsfix.audit.agreement import AuditVerdict, Difference, RankObservations
 from dsfix.audit.compare import Findings, compare
 from dsfix.audit.pieces import join
 from dsfix.audit.plan import PHASES, Plan, Unsupported, complete
 from dsfix.audit.record import Record
 
 
-def read(directory: Path) -> list[Seen]:
+def read(directory: Path) -> list[RankObservations]:
     """Returns what the ranks wrote, in rank order; ranks that wrote nothing are missing."""
     paths = sorted(directory.glob("rank-*.pt"), key=lambda path: int(path.stem.partition("-")[2]))
     return [torch.load(path, weights_only=False) for path in paths]
 
 
-def record(jobs: Mapping[str, list[Seen]]) -> Record:
+def record(jobs: Mapping[str, list[RankObservations]]) -> Record:
     """Merges what the ranks of "training" and of the loading phases saw, up to the last step that all of them saw."""
-    found = Record()
+    merged = Record()
     for job, seen in jobs.items():
         for each in seen:
-            found.unseen.update(each.unseen)
-            found.exports.update(each.exports)
+            merged.unseen.update(each.unseen)
+            merged.exports.update(each.exports)
             for phase, error in each.errors.items():
-                found.errors.setdefault(phase, error)
+                merged.errors.setdefault(phase, error)
         start = join([each.start for each in seen]) if all(each.start is not None for each in seen) else None
         steps = [join(parts) for parts in zip(*(each.steps for each in seen))]
         if job == "training":
-            found.start, found.steps = start, steps
+            merged.start, merged.steps = start, steps
         elif start is not None:
-            found.loaded[job], found.resumed[job] = start, steps
-    return found
+            merged.loaded[job], merged.resumed[job] = start, steps
+    return merged
 
 
-def verdict_of(plan: Plan, seen: list[Seen], resumed: Mapping[str, list[Seen]] | None = None) -> AuditVerdict:
+def verdict_of(
+    plan: Plan, seen: list[RankObservations], resumed: Mapping[str, list[RankObservations]] | None = None
+) -> AuditVerdict:
     """Returns the verdict on one trial. seen: of the training's ranks; resumed: phase -> of the ranks that loaded."""
     joined = record({"training": seen, **(resumed or {})})
-    found, failed = Findings(), next((each.failed for each in seen if each.failed), "")
+    comparison, failed = Findings(), next((each.failed for each in seen if each.failed), "")
     try:
         if not failed:
-            found = compare(complete(plan, seen[0].versions["deepspeed"]), joined)
+            comparison = compare(complete(plan, seen[0].versions["deepspeed"]), joined)
     except Unsupported as reason:
         failed = str(reason)
     for phase, error in joined.errors.items():
         step = len(joined.steps) if phase == "training" else plan.half + len(joined.resumed.get(phase, ()))
-        found.differences.append(Difference(phase, "error", step, (), 0, 0, 0, 0, _last(error)))
+        comparison.differences.append(Difference(phase, "error", step, (), 0, 0, 0, 0, _last(error)))
     ranks = [*seen, *(each for job in (resumed or {}).values() for each in job)]
     return AuditVerdict(
-        differences=tuple(found.differences),
-        comparisons=found.comparisons,
-        unseen=found.unseen,
+        differences=tuple(comparison.differences),
+        comparisons=comparison.comparisons,
+        unseen=comparison.unseen,
         patches=seen[0].patches,
         versions=seen[0].versions,
         device=seen[0].device,
         failed=failed,
-        errors=tuple(dict.fromkeys(error for each in ranks for error in each.errors.values())),
+        errors=tuple(dict.fromkeys(error for rank in ranks for error in rank.errors.values())),
     )
 
 

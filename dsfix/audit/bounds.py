@@ -70,7 +70,7 @@ def loss(value: float, error: float, model_eps: float) -> float:
 
 def norm(bounds: list[float]) -> float:
     """Returns the bound of the global gradient norm: the tensors' errors are independent."""
-    return math.sqrt(sum(each * each for each in bounds))
+    return math.sqrt(sum(bound * bound for bound in bounds))
 
 
 def close(size: float, change: float) -> float:

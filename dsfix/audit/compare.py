@@ -36,9 +36,9 @@ class Comparison:
         self._sent = max(self._eps, _eps(plan.config.get("communication_data_type")))
 
     def start(self, start: Step) -> None:
-        wanted = self._reference.start
-        self._tensors("initial parameters", 0, start.parameters, wanted, dict.fromkeys(wanted, 0.0))
-        self._tensors("initial weights", 0, start.weights, wanted, dict.fromkeys(wanted, 0.0))
+        expected = self._reference.start
+        self._tensors("initial parameters", 0, start.parameters, expected, dict.fromkeys(expected, 0.0))
+        self._tensors("initial weights", 0, start.weights, expected, dict.fromkeys(expected, 0.0))
         counted = {name: state["step"] for name, state in start.state.items() if "step" in state}
         self._tensors(
             "initial state step", 0, counted, {name: torch.zeros(()) for name in counted}, dict.fromkeys(counted, 0.0)
@@ -52,12 +52,12 @@ class Comparison:
         """
         self._made = number - saved.counters["skipped_steps"]
         for what in ("parameters", "weights"):
-            wanted = getattr(saved, what)
-            self._tensors(what, number, getattr(start, what), wanted, dict.fromkeys(wanted, 0.0))
+            expected = getattr(saved, what)
+            self._tensors(what, number, getattr(start, what), expected, dict.fromkeys(expected, 0.0))
         for key in sorted({key for state in saved.state.values() for key in state}):
-            wanted = _of_key(saved, key)
+            expected = _of_key(saved, key)
             got = _of_key(start, key)
-            self._tensors(f"state {key}", number, got, wanted, dict.fromkeys(wanted, 0.0), known=True)
+            self._tensors(f"state {key}", number, got, expected, dict.fromkeys(expected, 0.0), known=True)
         if saved.scale is not None:
             self._number("loss scale", number, start.scale or 0.0, saved.scale, 0.0)
         for name, count in saved.counters.items():
@@ -71,15 +71,15 @@ class Comparison:
         """
         model = models.build(self._reference.plan)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        wanted: dict[str, torch.Tensor] = dict(model.state_dict())
+        expected: dict[str, torch.Tensor] = dict(model.state_dict())
         eps = torch.finfo(self._reference.dtype).eps
         limits = {
-            name: eps * float(value.norm()) if value.is_floating_point() else 0.0 for name, value in wanted.items()
+            name: eps * float(value.norm()) if value.is_floating_point() else 0.0 for name, value in expected.items()
         }
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            wanted[name], limits[name] = weights[names[id(parameter)]], 0.0
-        self._tensors("parameters", number, tensors, wanted, limits)
-        if extra := tuple(sorted(tensors.keys() - wanted.keys())):
+            expected[name], limits[name] = weights[names[id(parameter)]], 0.0
+        self._tensors("parameters", number, tensors, expected, limits)
+        if extra := tuple(sorted(tensors.keys() - expected.keys())):
             detail = "the model has no such tensor"
             self._add(Difference(self._phase, "parameters", number, extra, 0.0, 0.0, 1.0, 0.0, detail))
 
@@ -136,20 +136,20 @@ class Comparison:
         """Compares parameters, optimizer state and weights with an update by the gradients of this step."""
         reference = self._reference
         gradients = {n: g for n, g in step.gradients.items() if not g.isnan().any()}
-        given = {name: gradients.get(name, truth.clipped[name]) for name in reference.trained}
-        update = reference.update(before.parameters, before.state, given, step.learning_rates)
-        wanted = {name: before.parameters[name].double() for name in reference.start}
-        margins = reference.margins(before.parameters, before.state, given, step.learning_rates)
-        changed = {name: (new - wanted[name]).norm() for name, new in update.parameters.items()}
-        wanted.update(update.parameters)
+        clipped_gradients = {name: gradients.get(name, truth.clipped[name]) for name in reference.trained}
+        update = reference.update(before.parameters, before.state, clipped_gradients, step.learning_rates)
+        expected = {name: before.parameters[name].double() for name in reference.start}
+        margins = reference.margins(before.parameters, before.state, clipped_gradients, step.learning_rates)
+        changed = {name: (new - expected[name]).norm() for name, new in update.parameters.items()}
+        expected.update(update.parameters)
         self._tensors(
             "parameters",
             number,
             step.parameters,
-            wanted,
+            expected,
             {
                 name: bounds.close(float(p.norm()), float(changed.get(name, 0.0))) + margins.get(name, 0.0)
-                for name, p in wanted.items()
+                for name, p in expected.items()
             },
         )
         for key in sorted({key for state in update.state.values() for key in state}):
@@ -159,7 +159,10 @@ class Comparison:
                 number,
                 {name: state[key] for name, state in step.state.items() if key in state},
                 values,
-                {name: bounds.STATE * self._scale(key, name, value, given) for name, value in values.items()},
+                {
+                    name: bounds.STATE * self._scale(key, name, value, clipped_gradients)
+                    for name, value in values.items()
+                },
             )
         rounded = {name: p.to(reference.dtype) for name, p in step.parameters.items()}
         self._tensors("weights", number, step.weights, rounded, dict.fromkeys(rounded, 0.0))
@@ -172,9 +175,9 @@ class Comparison:
         return float(value.norm()) + float((gradient if key != "exp_avg_sq" else gradient.square()).norm())
 
     def _whole(self, step: Step, number: int) -> bool:
-        held = {name: (step.parameters.get(name), step.weights.get(name)) for name in self._reference.start}
-        missing = [name for name, pair in held.items() if any(tensor is None for tensor in pair)]
-        torn = [name for name, pair in held.items() if any(t is not None and t.isnan().any() for t in pair)]
+        tensors_by_name = {name: (step.parameters.get(name), step.weights.get(name)) for name in self._reference.start}
+        missing = [name for name, pair in tensors_by_name.items() if any(tensor is None for tensor in pair)]
+        torn = [name for name, pair in tensors_by_name.items() if any(t is not None and t.isnan().any() for t in pair)]
         if missing or torn:
             detail = f"the ranks do not hold all of {', '.join((missing or torn)[:3])} before this step"
             self._add(Difference(self._phase, "parameters", number, tuple(missing or torn), 0, 0, 1, 0, detail))
@@ -187,13 +190,13 @@ class Comparison:
         if plan.precision == "fp16":
             # in between it depends on the order of the reduction
             certain = not finite or truth.largest < torch.finfo(torch.float16).max / 2
-            wanted = not finite
+            expected = not finite
         else:
             section = plan.config.get("bf16") or plan.config.get("bfloat16") or {}
-            wanted = not finite and bool(section.get("check_grad_overflow"))
-            certain = finite or wanted  # some optimizers skip the step without this option
+            expected = not finite and bool(section.get("check_grad_overflow"))
+            certain = finite or expected  # some optimizers skip the step without this option
         if certain:
-            self._number("skipped", number, float(step.skipped), float(wanted), 0.0)
+            self._number("skipped", number, float(step.skipped), float(expected), 0.0)
         if before.scale is None or step.scale is None or plan.precision != "fp16":
             return
         options = plan.config["fp16"]

@@ -30,8 +30,8 @@ class Slice:
 
     def of(self, flat: torch.Tensor) -> Piece:
         """Returns these elements of a tensor with the layout of `held`, copied to the CPU."""
-        found = flat.detach().reshape(-1).narrow(0, self.start, self.numel)
-        return Piece(self.name, self.offset, self.shape, found.to("cpu", copy=True))
+        elements = flat.detach().reshape(-1).narrow(0, self.start, self.numel)
+        return Piece(self.name, self.offset, self.shape, elements.to("cpu", copy=True))
 
 
 class Observer:
@@ -81,9 +81,9 @@ class Observer:
         self._stepped = True
         for group in optimizer.param_groups:
             for held in group["params"]:
-                for found in self._slices.get(id(held), ()):
+                for results in self._slices.get(id(held), ()):
                     if held.grad is not None:
-                        self._gradients.append(found.of(held.grad.to(torch.float32)))
+                        self._gradients.append(results.of(held.grad.to(torch.float32)))
 
     def _parameters(self) -> Iterator[Piece]:
         seen = set()
@@ -114,17 +114,21 @@ class Observer:
     def _states(self) -> Iterator[tuple[str, Piece]]:
         for optimizer in self._optimizers():
             fused = type(optimizer).__name__ == "FusedAdam"
-            steps = {id(held): _step(optimizer, group) for group in optimizer.param_groups for held in group["params"]}
+            steps = {
+                id(optimizer_tensor): _step(optimizer, group)
+                for group in optimizer.param_groups
+                for optimizer_tensor in group["params"]
+            }
             for slices in self._slices.values():
-                held = slices[0].held
-                state = optimizer.state.get(held)
+                optimizer_tensor = slices[0].held
+                state = optimizer.state.get(optimizer_tensor)
                 if not state:
                     continue
-                if (fused or "step" not in state) and steps.get(id(held)) is not None:
-                    state = {**state, "step": steps[id(held)]}
+                if (fused or "step" not in state) and steps.get(id(optimizer_tensor)) is not None:
+                    state = {**state, "step": steps[id(optimizer_tensor)]}
                 for key, value in state.items():
                     for each in slices:
-                        if torch.is_tensor(value) and value.numel() == held.numel() and key != "step":
+                        if torch.is_tensor(value) and value.numel() == optimizer_tensor.numel() and key != "step":
                             yield key, each.of(value)
                         elif (torch.is_tensor(value) and value.numel() == 1) or isinstance(value, (int, float)):
                             number = torch.as_tensor(float(value)).reshape(1)
@@ -136,29 +140,35 @@ class Observer:
         return [each for each in (inner, getattr(wrapper, "backup_optimizer", None)) if each is not None]
 
     def _layout(self) -> dict[int, list[Slice]]:
-        found: dict[int, list[Slice]] = {}
+        layout: dict[int, list[Slice]] = {}
         for each in self._find():
-            found.setdefault(id(each.held), []).append(each)
-        return found
+            layout.setdefault(id(each.held), []).append(each)
+        return layout
 
     def _find(self) -> Iterator[Slice]:
         wrapper = self._engine.optimizer
         if hasattr(wrapper, "fp32_partitioned_groups_flat"):
             yield from self._stage3(wrapper)
         elif hasattr(wrapper, "single_partition_of_fp32_groups"):
-            held = wrapper.single_partition_of_fp32_groups
-            offsets = getattr(wrapper, "round_robin_bit16_offsets", [None] * len(held))
-            yield from self._partitions(held, wrapper.round_robin_bit16_groups, offsets, wrapper.real_dp_process_group)
+            flat_partitions = wrapper.single_partition_of_fp32_groups
+            offsets = getattr(wrapper, "round_robin_bit16_offsets", [None] * len(flat_partitions))
+            yield from self._partitions(
+                flat_partitions, wrapper.round_robin_bit16_groups, offsets, wrapper.real_dp_process_group
+            )
         elif hasattr(wrapper, "fp32_groups_flat_partition"):
-            held = wrapper.fp32_groups_flat_partition
-            yield from self._partitions(held, wrapper.bf16_groups, [None] * len(held), wrapper.real_dp_process_group)
+            flat_partitions = wrapper.fp32_groups_flat_partition
+            yield from self._partitions(
+                flat_partitions, wrapper.bf16_groups, [None] * len(flat_partitions), wrapper.real_dp_process_group
+            )
         elif hasattr(wrapper, "fp32_groups_flat"):
-            held = wrapper.fp32_groups_flat
-            yield from self._partitions(held, wrapper.fp16_groups, [None] * len(held), [None] * len(held))
+            flat_partitions = wrapper.fp32_groups_flat
+            yield from self._partitions(
+                flat_partitions, wrapper.fp16_groups, [None] * len(flat_partitions), [None] * len(flat_partitions)
+            )
         elif hasattr(wrapper, "fp32_groups"):
             for masters, group in zip(wrapper.fp32_groups, wrapper.fp16_groups):
-                for held, parameter in zip(masters, group):
-                    yield self._whole(held, self._names[parameter])
+                for flat_partitions, parameter in zip(masters, group):
+                    yield self._whole(flat_partitions, self._names[parameter])
         else:
             for group in wrapper.param_groups:
                 for parameter in group["params"]:

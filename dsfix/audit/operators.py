@@ -16,7 +16,7 @@ from dsfix.audit.plan import Plan
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.cuda.compiling import locked
 from dsfix.lab.distributions import torch_build
-from dsfix.lab.ranks import fresh, launch
+from dsfix.lab.ranks import fresh_command, launch
 from dsfix.lab.session import Lab
 from dsfix.settings import cache_directory
 
@@ -40,7 +40,7 @@ def needed(plan: Plan) -> str:
 
 
 def build(
-    plan: Plan, environment: Mapping[str, str], work: Path, command: Callable[[str], Sequence[str]] = fresh
+    plan: Plan, environment: Mapping[str, str], work: Path, command: Callable[[str], Sequence[str]] = fresh_command
 ) -> None:
     """Compiles what `plan` needs unless it is already built. Errors are ignored: the ranks will report them.
 

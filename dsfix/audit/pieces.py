@@ -68,15 +68,15 @@ def join(parts: Sequence[Part]) -> Step:
 def _merge(pieces: Sequence[Piece]) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Returns the whole tensors, nan where no rank holds an element, and the names on which ranks disagree."""
     whole: dict[str, torch.Tensor] = {}
-    held: dict[str, torch.Tensor] = {}
+    pieces_by_name: dict[str, torch.Tensor] = {}
     torn = []
     for piece in pieces:
         if piece.name not in whole:
             numel = piece.shape.numel()
             whole[piece.name] = torch.full((numel,), float("nan"), dtype=piece.values.dtype)
-            held[piece.name] = torch.zeros(numel, dtype=torch.bool)
+            pieces_by_name[piece.name] = torch.zeros(numel, dtype=torch.bool)
         place = slice(piece.offset, piece.offset + len(piece.values))
-        before, seen = whole[piece.name][place], held[piece.name][place]
+        before, seen = whole[piece.name][place], pieces_by_name[piece.name][place]
         if not torch.equal(before[seen].nan_to_num(), piece.values[seen].nan_to_num()):
             torn.append(piece.name)
         before.copy_(piece.values)

@@ -14,7 +14,7 @@ from typing import Any
 from packaging.version import Version
 
 import dsfix
-from dsfix.audit.agreement import Seen
+from dsfix.audit.agreement import RankObservations
 from dsfix.audit.plan import Plan, Unsupported
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
@@ -54,15 +54,19 @@ class Trainer:
         grouped = [
             {**group, "params": [named[name] for name in group["params"]]} for group in options.groups(plan, groups)
         ]
-        given: dict[str, Any] = {"model": model, "config": config}
+        initialize_arguments: dict[str, Any] = {"model": model, "config": config}
         if plan.optimizer:
-            given["optimizer"] = getattr(self.lab.torch.optim, plan.optimizer)(grouped, **options.options)
+            initialize_arguments["optimizer"] = getattr(self.lab.torch.optim, plan.optimizer)(
+                grouped, **options.options
+            )
         elif plan.groups:
-            kept = ("params", "lr", "weight_decay")
-            given["model_parameters"] = [{key: group[key] for key in kept if key in group} for group in grouped]
+            group_keys = ("params", "lr", "weight_decay")
+            initialize_arguments["model_parameters"] = [
+                {key: group[key] for key in group_keys if key in group} for group in grouped
+            ]
         else:
-            given["model_parameters"] = model.parameters()
-        return deepspeed.initialize(**given)[0]
+            initialize_arguments["model_parameters"] = model.parameters()
+        return deepspeed.initialize(**initialize_arguments)[0]
 
     def _partitioned(self, wanted: Any, config: Mapping[str, Any]) -> Any:
         from dsfix.audit import model as models
@@ -104,7 +108,7 @@ class Trainer:
         return total / accumulation
 
 
-def train(plan: Plan, lab: Lab, seen: Seen, root: Path | None = None) -> None:
+def train(plan: Plan, lab: Lab, seen: RankObservations, root: Path | None = None) -> None:
     """The uninterrupted training; saves below `root`, if given, after half of the steps. Fills `seen` as it goes."""
     from dsfix.audit import saving
 
@@ -116,7 +120,7 @@ def train(plan: Plan, lab: Lab, seen: Seen, root: Path | None = None) -> None:
     _follow(trainer, engine, range(plan.half, plan.steps), seen)
 
 
-def resume(plan: Plan, lab: Lab, seen: Seen, root: Path, phase: str) -> None:
+def resume(plan: Plan, lab: Lab, seen: RankObservations, root: Path, phase: str) -> None:
     """Another job that continues from what `train` saved. Fills `seen` as it goes."""
     from dsfix.audit import saving
 
@@ -126,7 +130,7 @@ def resume(plan: Plan, lab: Lab, seen: Seen, root: Path, phase: str) -> None:
     _follow(trainer, engine, range(plan.half, plan.steps), seen)
 
 
-def _follow(trainer: Trainer, engine: Any, numbers: Iterable[int], seen: Seen) -> None:
+def _follow(trainer: Trainer, engine: Any, numbers: Iterable[int], seen: RankObservations) -> None:
     observer = trainer.observer(engine)
     try:
         if seen.start is None:
@@ -146,34 +150,36 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
     plan_file: contains the text of Plan.dump. plant: a module file to import before the training, for tests.
     """
     plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
-    seen = Seen()
+    observations = RankObservations()
     with Lab(plan.device) as lab:
         try:
             provide_kernels(lab)
         except (CannotTell, ImportError) as error:
-            seen.failed = f"DeepSpeed cannot be imported: {error}" if isinstance(error, ImportError) else str(error)
+            observations.failed = (
+                f"DeepSpeed cannot be imported: {error}" if isinstance(error, ImportError) else str(error)
+            )
         try:
             root = Path(directory, "checkpoint")
-            if not seen.failed:
+            if not observations.failed:
                 if plant:
                     _import(plant)
                 if phase == "training":
-                    train(plan, lab, seen, root)
+                    train(plan, lab, observations, root)
                 else:
-                    resume(plan, lab, seen, root, phase)
+                    resume(plan, lab, observations, root, phase)
         except Unsupported as error:
-            seen.failed = str(error)
+            observations.failed = str(error)
         except Exception:
-            seen.errors[phase] = traceback.format_exc()
+            observations.errors[phase] = traceback.format_exc()
             traceback.print_exc()
-        describe(lab, seen)
+        describe(lab, observations)
         path = Path(directory, phase, f"rank-{lab.rank}.pt")
-        lab.torch.save(seen, path.with_suffix(".partial"))
+        lab.torch.save(observations, path.with_suffix(".partial"))
         os.replace(path.with_suffix(".partial"), path)
-    return 1 if seen.errors or seen.failed else 0
+    return 1 if observations.errors or observations.failed else 0
 
 
-def describe(lab: Lab, seen: Seen) -> None:
+def describe(lab: Lab, seen: RankObservations) -> None:
     """Records patches, versions and device."""
     seen.device = lab.device_name
     seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)

@@ -112,10 +112,10 @@ class Reference:
         result = Update()
         for group, rate in zip(self.groups, rates):
             names = [name for name in group["params"] if name in self.trained]
-            given = {name: weights[name].detach().double().clone().requires_grad_() for name in names}
+            leaves = {name: weights[name].detach().double().clone().requires_grad_() for name in names}
             kind = _OPTIMIZERS[self.recipe.kind]
-            optimizer = kind([{**_own(kind, group), "lr": rate, "params": list(given.values())}])
-            for name, parameter in given.items():
+            optimizer = kind([{**_own(kind, group), "lr": rate, "params": list(leaves.values())}])
+            for name, parameter in leaves.items():
                 parameter.grad = gradients[name].detach().double()
                 if state.get(name):
                     optimizer.state[parameter] = {
@@ -123,7 +123,7 @@ class Reference:
                         for key, value in state[name].items()
                     }
             optimizer.step()
-            for name, parameter in given.items():
+            for name, parameter in leaves.items():
                 result.parameters[name] = parameter.detach()
                 result.state[name] = {k: v for k, v in optimizer.state[parameter].items() if torch.is_tensor(v)}
         return result
@@ -138,15 +138,15 @@ class Reference:
             return {}
         decay = {name: group.get("weight_decay", 0.0) for group in self.groups for name in group["params"]}
         true = self.update(weights, state, gradients, rates).parameters
-        found = {name: torch.zeros(()) for name in true}
+        results = {name: torch.zeros(()) for name in true}
         for sign in (-1.0, 1.0):
             nudged = {
                 name: gradients[name].double() + sign * EPS32 * decay[name] * weights[name].double().abs()
                 for name in true
             }
             for name, moved in self.update(weights, state, nudged, rates).parameters.items():
-                found[name] = torch.maximum(found[name], (moved - true[name]).abs())
-        return {name: float(off.norm()) for name, off in found.items()}
+                results[name] = torch.maximum(results[name], (moved - true[name]).abs())
+        return {name: float(off.norm()) for name, off in results.items()}
 
 
 _OPTIMIZERS: Mapping[str, Any] = {

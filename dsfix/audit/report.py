@@ -14,7 +14,7 @@ from ..catalogue import registry
 from ..outcome import some
 from .agreement import AuditVerdict, Difference
 from .plan import Plan
-from .resolve import Resolved
+from .resolve import ResolvedConfig
 from .search import SearchResult
 
 _NAMES, _DIFFERENCES = 3, 8  # shown in the text; the JSON has all
@@ -51,7 +51,7 @@ class Audit:
     """
 
     file: str
-    resolved: Resolved
+    resolved: ResolvedConfig
     with_dsfix: AuditVerdict | None = None
     without: AuditVerdict | None = None
     found: SearchResult | None = None
@@ -168,22 +168,22 @@ def _amount(difference: Difference) -> str:
 
 
 def _fixes(audit: Audit) -> Iterator[str]:
-    verdict, without, found = audit.with_dsfix, audit.without, audit.found
+    verdict, without, results = audit.with_dsfix, audit.without, audit.found
     assert verdict is not None
     if without is None or without.agrees:
         if without is not None and not verdict.agrees:
             only = "This happens only with dsfix: a patch is wrong. Please report it; DSFIX_SKIP=ID disables a patch."
             yield from _wrapped(only, 0)
         return
-    if found is not None and found.fixes:
+    if results is not None and results.fixes:
         partly = "Fixed" if verdict.agrees else "Partly fixed"
         yield f"{partly} by dsfix, with `import dsfix` on the first line of the script:"
-        for fix in found.fixes:
+        for fix in results.fixes:
             entry = registry.catalogue().get(fix.patch)
             yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
-    elif found is not None and found.among:
+    elif results is not None and results.among:
         yield from _wrapped(
-            f"Fixed by dsfix; the search timed out before it could choose among: {', '.join(found.among)}.", 0
+            f"Fixed by dsfix; the search timed out before it could choose among: {', '.join(results.among)}.", 0
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."
@@ -204,7 +204,7 @@ def _wrapped(sentence: str, indent: int) -> Iterator[str]:
 
 def as_json(audit: Audit) -> dict[str, Any]:
     """Returns the object that docs/audit.md describes."""
-    found = audit.found
+    search_result = audit.found
     return {
         "file": audit.file,
         "agrees": audit.agrees,
@@ -214,12 +214,12 @@ def as_json(audit: Audit) -> dict[str, Any]:
         "plan": dataclasses.asdict(audit.resolved.plan),
         "with_dsfix": _verdict_json(audit.with_dsfix),
         "without_dsfix": _verdict_json(audit.without),
-        "search": found
+        "search": search_result
         and {
-            "complete": found.complete,
-            "trials": found.trials,
-            "cures": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in found.fixes],
-            "cures_among": list(found.among),
+            "complete": search_result.complete,
+            "trials": search_result.trials,
+            "cures": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in search_result.fixes],
+            "cures_among": list(search_result.among),
         },
     }
 

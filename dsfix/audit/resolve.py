@@ -19,7 +19,7 @@ _ZERO = "zero_optimization"
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedConfig:
     """notes: what was assumed, dropped or shrunk. suspects: the patches for bugs that this config triggers."""
 
     plan: Plan
@@ -27,45 +27,45 @@ class Resolved:
     suspects: tuple[str, ...] = ()
 
 
-def resolve(file: str, options: Options) -> Resolved:
+def resolve(file: str, options: Options) -> ResolvedConfig:
     """Returns the Plan for a config file: JSON, hjson or accelerate's YAML.
 
     Raises:
         NotAudited: the file has errors or asks for something that cannot be audited.
         ValueError: one sentence: the file cannot be read.
     """
-    given = dict(options.arguments)
+    model_arguments = dict(options.arguments)
     if options.optimizer:
-        given["optimizer"] = options.optimizer
-    checked = check(file, given=given)
+        model_arguments["optimizer"] = options.optimizer
+    checked = check(file, given=model_arguments)
     _require_no_errors(file, checked.findings)
     draft = Draft(checked.facts, options)
     for step in _STEPS:
         step(draft)
     suspects = [patch_id for finding in checked.findings for patch_id in finding.patches]
-    return Resolved(draft.plan, tuple(draft.notes), tuple(dict.fromkeys(suspects)))
+    return ResolvedConfig(draft.plan, tuple(draft.notes), tuple(dict.fromkeys(suspects)))
 
 
 def _require_no_errors(file: str, findings: list[Finding]) -> None:
-    errors = [each for each in findings if each.level is Level.ERROR]
+    errors = [finding for finding in findings if finding.level is Level.ERROR]
     if errors:
-        listed = "".join(f"\n  {each.where}: {each.what}" for each in errors)
+        listed = "".join(f"\n  {error.where}: {error.what}" for error in errors)
         raise NotAudited(f"{file} has errors, which `python -m dsfix check {file}` explains:{listed}")
 
 
 def _choose(draft: Draft) -> None:
     """Sets the plan's fields from the options, else from --model-args, else from accelerate's file."""
     facts, options = draft.facts, draft.options
-    given = facts.arguments
+    model_arguments = facts.arguments
     checkpointing = None
-    if given.get("gradient_checkpointing"):
-        checkpointing = "reentrant" if given.get("use_reentrant") else "non-reentrant"
-    lora = options.lora or "lora" in given
+    if model_arguments.get("gradient_checkpointing"):
+        checkpointing = "reentrant" if model_arguments.get("use_reentrant") else "non-reentrant"
+    lora = options.lora or "lora" in model_arguments
     zero_init = options.zero_init
     if zero_init is None:
         zero_init = facts.stage == 3 and (facts.has_auto or _accelerate_sets_init(facts))
-    wanted = options.ranks or facts.world_size or Plan.ranks
-    ranks = options.ranks or min(wanted, options.most_ranks)
+    requested_ranks = options.ranks or facts.world_size or Plan.ranks
+    ranks = options.ranks or min(requested_ranks, options.most_ranks)
     chosen: dict[str, Any] = {
         "ranks": ranks,
         "universal_ranks": max(1, ranks // 2),
@@ -80,8 +80,8 @@ def _choose(draft: Draft) -> None:
         "phases": options.phases,
     }
     draft.set(**{name: value for name, value in chosen.items() if value is not None})
-    if ranks < wanted:
-        draft.notes.append(f"{ranks} of {wanted} ranks")
+    if ranks < requested_ranks:
+        draft.notes.append(f"{ranks} of {requested_ranks} ranks")
     if facts.filled_in and not options.backwards:
         draft.notes.append("the model returns a dictionary, as those of transformers do (--backwards)")
 
@@ -103,8 +103,8 @@ def _offload(draft: Draft) -> None:
     for part in ("offload_optimizer", "offload_param"):
         if draft.facts.device(part) == "nvme":
             block = draft.config[_ZERO]
-            kept = {name: value for name, value in block[part].items() if name == "pin_memory"}
-            block[part] = {**kept, "device": "cpu"}
+            pin_memory_only = {name: value for name, value in block[part].items() if name == "pin_memory"}
+            block[part] = {**pin_memory_only, "device": "cpu"}
             draft.config.pop("aio", None)
             draft.notes.append(f"{part} to cpu: the audit does not write to NVMe")
 

@@ -20,7 +20,7 @@ from unittest import mock
 
 import torch
 
-from dsfix.audit.agreement import Seen
+from dsfix.audit.agreement import RankObservations
 from dsfix.audit.plan import Plan
 from dsfix.lab.accelerator import deepspeed_version
 from dsfix.lab.session import Lab
@@ -32,7 +32,7 @@ LOADING = ("resume", "universal")
 _CLIENT_STATE = {"audit": "saved after half of the steps"}
 
 
-def save(lab: Lab, plan: Plan, engine: Any, root: Path, seen: Seen) -> None:
+def save(lab: Lab, plan: Plan, engine: Any, root: Path, seen: RankObservations) -> None:
     """Saves what the plan's phases need below `root`, and exports. All ranks call it.
 
     Rank 0 writes the phases that can be loaded to phases.json there. `seen` gets the exports, and why a phase cannot
@@ -85,7 +85,7 @@ def load(engine: Any, root: Path) -> None:
     assert not lost, f"load_checkpoint lost {lost} of the client state"
 
 
-def _save_16bit(lab: Lab, engine: Any, root: Path, seen: Seen) -> None:
+def _save_16bit(lab: Lab, engine: Any, root: Path, seen: RankObservations) -> None:
     if not engine.save_16bit_model(str(root / "16bit")):
         why = "save_16bit_model does nothing under ZeRO-3 unless stage3_gather_16bit_weights_on_model_save is on"
         seen.unseen["16bit"] = why
@@ -93,7 +93,7 @@ def _save_16bit(lab: Lab, engine: Any, root: Path, seen: Seen) -> None:
         seen.exports["16bit"] = _tensors(root / "16bit" / "pytorch_model.bin")
 
 
-def _zero_to_fp32(root: Path, seen: Seen) -> None:
+def _zero_to_fp32(root: Path, seen: RankObservations) -> None:
     """Exports by DeepSpeed's function, and by the script that it wrote into the checkpoint."""
     if not _has_optimizer_files(root):
         seen.unseen["zero_to_fp32"] = "without ZeRO a checkpoint has no *_optim_states.pt, which zero_to_fp32 reads"
@@ -117,8 +117,8 @@ def _zero_to_fp32(root: Path, seen: Seen) -> None:
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return found
+    state_dict: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return state_dict
 
 
 def _tag(root: Path) -> str:

@@ -153,7 +153,7 @@ class Search:
     def _needed(self, small: Plan, left: AuditVerdict, named: Sequence[str], suspects: Iterable[str]) -> list[str]:
         """Returns the needed patches. left: the verdict with the patches `named`."""
         imports, choices = self._pools(left, suspects)
-        fails = left.failed or any(each.what == "error" for each in left.differences)
+        fails = left.failed or any(difference.what == "error" for difference in left.differences)
         base = list(dict.fromkeys([*named, *imports])) if fails else list(named)
         needed: list[str] = []
         if not base or not self._enough(small, base):
@@ -173,7 +173,7 @@ class Search:
         """As `pools`; first those that a later phase, if `left` differs in nothing else, has in their id."""
         applied = self.with_dsfix.patches
         imports, choices = pools(applied, suspects)
-        phases = {each.phase for each in left.differences}
+        phases = {difference.phase for difference in left.differences}
         named = [patch for patch in applied if any(phase in patch for phase in phases)]
         if named and "training" not in phases:
             choices = [named, *(list(dict.fromkeys([*named, *few])) for few in choices)]
@@ -184,7 +184,7 @@ def pools(applied: Collection[str], suspects: Iterable[str]) -> tuple[list[str],
     """Returns the patches for the import itself, and ever larger sets of the others: suspects, all."""
     known = registry.catalogue()
     imports = [each for each in sorted(applied) if each in known and known[each].patch.severity is Severity.IMPORT]
-    suspected = [each for each in suspects if each in applied and each not in imports]
+    suspected = [suspect for suspect in suspects if suspect in applied and suspect not in imports]
     rest = [each for each in sorted(applied) if each not in (*suspected, *imports)]
     return imports, [each for each in (suspected, [*suspected, *rest] if rest else []) if each] or [[]]
 
@@ -208,17 +208,23 @@ def _kinds(verdict: AuditVerdict) -> set[tuple[str, str]]:
 
 def _within(verdict: AuditVerdict, plan: Plan) -> AuditVerdict:
     """Returns what a verdict on more phases says about `plan`."""
-    seen = tuple(each for each in verdict.differences if each.phase in ("training", *plan.phases))
-    errors = verdict.errors if any(each.what == "error" for each in seen) else ()
-    return replace(verdict, differences=seen, errors=errors)
+    visible_differences = tuple(
+        difference for difference in verdict.differences if difference.phase in ("training", *plan.phases)
+    )
+    errors = (
+        verdict.errors if any(visible_difference.what == "error" for visible_difference in visible_differences) else ()
+    )
+    return replace(verdict, differences=visible_differences, errors=errors)
 
 
 def _narrowed(plan: Plan, verdict: AuditVerdict) -> Plan:
     """Returns the plan with only the phases that show the verdict's differences; none if the training differs."""
     if verdict.failed:
         return plan
-    phases = tuple(phase for phase in plan.phases if any(each.phase == phase for each in verdict.differences))
-    trained = all(each.phase in phases for each in verdict.differences)
+    phases = tuple(
+        phase for phase in plan.phases if any(difference.phase == phase for difference in verdict.differences)
+    )
+    trained = all(difference.phase in phases for difference in verdict.differences)
     return replace(plan, phases=phases if trained else ())
 
 

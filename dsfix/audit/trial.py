@@ -17,9 +17,9 @@ from dsfix.audit.plan import Plan
 from dsfix.lab.cuda import schedule
 from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.isolation import isolated
-from dsfix.lab.preload import Preloaded
-from dsfix.lab.ranks import RankResult, fresh, launch
+from dsfix.lab.isolation import isolated_environment
+from dsfix.lab.preload import ForkServer
+from dsfix.lab.ranks import RankResult, fresh_command, launch
 
 Command = Callable[[str], Sequence[str]]
 
@@ -31,9 +31,9 @@ def ranks(device: str) -> Iterator[Command]:
     With a GPU each is a fresh one, because forks of a process with CUDA were not tried. Raises LabUnavailable.
     """
     if gpu_likely():
-        yield fresh
+        yield fresh_command
     else:
-        with Preloaded(device) as preloaded:
+        with ForkServer(device) as preloaded:
             yield preloaded.command
 
 
@@ -45,7 +45,7 @@ def trial(
     path: Path | None = None,
     timeout: float = 120.0,
     plant: str = "",
-    command: Command = fresh,
+    command: Command = fresh_command,
 ) -> AuditVerdict:
     """Trains `plan` with DeepSpeed and returns how it compares with plain PyTorch, step by step.
 
@@ -56,7 +56,10 @@ def trial(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
         scratch = Path(name)
-        environment = {**isolated(scratch, path=path, skip=skip), **({} if patched else {"DSFIX_DISABLE": "1"})}
+        environment = {
+            **isolated_environment(scratch, path=path, skip=skip),
+            **({} if patched else {"DSFIX_DISABLE": "1"}),
+        }
         try:
             verdict = _trial(plan, scratch, environment, timeout, plant, command)
         except LabUnavailable as error:
@@ -64,11 +67,11 @@ def trial(
     return dataclasses.replace(verdict, seconds=time.monotonic() - started)
 
 
-def compiled(plan: Plan, command: Command = fresh) -> float:
+def compiled(plan: Plan, command: Command = fresh_command) -> float:
     """Compiles the operator that `plan` needs, if dsfix's cache lacks it; the seconds that it took."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name, contextlib.suppress(LabUnavailable):
-        environment = isolated(Path(name))
+        environment = isolated_environment(Path(name))
         if "TORCH_EXTENSIONS_DIR" not in environment:  # else the cache is read-only, and each training has its own
             operators.build(plan, environment, Path(name), command)
     return time.monotonic() - started
@@ -125,10 +128,10 @@ def _trial(
 def _loadable(directory: Path) -> list[str]:
     """Returns the phases that can load what the training saved; none if it did not get that far."""
     try:
-        found: list[str] = json.loads((directory / "checkpoint" / "phases.json").read_text(encoding="utf-8"))
+        phases: list[str] = json.loads((directory / "checkpoint" / "phases.json").read_text(encoding="utf-8"))
     except OSError:
         return []
-    return found
+    return phases
 
 
 def _end(ranks: Sequence[RankResult], timeout: float) -> str:

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from ..patch import Edit, Patch, Provide, Replace, Severity, Source
 
 
-def flaw(patch: Patch) -> str:
+def first_error(patch: Patch) -> str:
     """The first field that has a wrong type or cannot be read, as a sentence, or ""."""
     for name, (wanted, fits) in _FIELDS.items():
         value = getattr(patch, name)

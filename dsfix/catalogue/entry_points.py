@@ -28,13 +28,15 @@ class Plugin(NamedTuple):
 
 def declared() -> Iterator[Plugin]:
     """Every entry point of the group, by distribution; each distribution once, as importlib.metadata finds it."""
-    for name, written in sorted({normalized(each): each for each in _candidates()}.items()):
+    for name, written in sorted({normalized(candidate): candidate for candidate in _candidates()}.items()):
         try:
-            found = metadata.distribution(written).entry_points  # as written: Python 3.9 does not normalize dots
+            group_entry_points = metadata.distribution(
+                written
+            ).entry_points  # as written: Python 3.9 does not normalize dots
         except Exception as error:  # metadata that cannot be read
             yield Plugin(name, "entry_points.txt", describe(error))
             continue
-        for module in sorted({point.value.strip() for point in found if point.group == GROUP}):
+        for module in sorted({point.value.strip() for point in group_entry_points if point.group == GROUP}):
             is_module = all(part.isidentifier() for part in module.split("."))
             yield Plugin(name, module, "" if is_module else "it is not the name of a module")
 

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
         return Summary(self.id, *about, self.module.__name__, self.distribution)
 
 
-class Broken(NamedTuple):
+class BrokenEntry(NamedTuple):
     """A patch module, or a plug-in, that could not be loaded."""
 
     id: str
@@ -71,23 +71,25 @@ class Broken(NamedTuple):
 
 
 @functools.cache
-def load() -> tuple[dict[str, Entry], tuple[Broken, ...]]:
+def load() -> tuple[dict[str, Entry], tuple[BrokenEntry, ...]]:
     """All patches ordered by id, those of plug-ins after dsfix's own, and the broken ones."""
-    return _by_id((*_own(), *_of_plugins()))
+    return _by_id((*_own(), *_plugin_entries()))
 
 
-def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[str, Summary], tuple[Broken, ...]]:
+def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[str, Summary], tuple[BrokenEntry, ...]]:
     """The summaries of what `load` returns. dsfix's own patches are imported only if one of their files has changed.
 
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
     key = _stamps()
-    kept = None if key is None else remember((Summary._fields, key), _own_summaries)
-    if kept is None:
+    cached = None if key is None else remember((Summary._fields, key), _own_summaries)
+    if cached is None:
         entries, broken = load()
         return {patch_id: each.summary for patch_id, each in entries.items()}, broken
-    plugins = (each.summary if isinstance(each, Entry) else each for each in _of_plugins())
-    return _by_id((*(Summary(*each) for each in kept), *plugins))
+    plugins = (
+        plugin_entry.summary if isinstance(plugin_entry, Entry) else plugin_entry for plugin_entry in _plugin_entries()
+    )
+    return _by_id((*(Summary(*each) for each in cached), *plugins))
 
 
 def shipped() -> dict[str, Any]:
@@ -96,13 +98,13 @@ def shipped() -> dict[str, Any]:
 
 
 def _content() -> str:
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for folder, each in sorted((folder, each.path) for folder, each in _files()):
         name = os.path.basename(each)
         if name.endswith(".py") and not name.startswith("_"):
             with open(each, "rb") as file:
-                found.update(f"{folder}/{name}".encode() + file.read())
-    return found.hexdigest()
+                digest.update(f"{folder}/{name}".encode() + file.read())
+    return digest.hexdigest()
 
 
 def _files() -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -118,8 +120,8 @@ def _files() -> Iterator[tuple[str, os.DirEntry[str]]]:
 def _stamps() -> list[tuple[str, int, int]] | None:
     """The names, times and sizes of the patches' files; None if one is unknown (a zip, a dangling link)."""
     try:
-        found = [(f"{folder}/{each.name}", each.stat()) for folder, each in _files()]
-        return sorted((name, status.st_mtime_ns, status.st_size) for name, status in found)
+        stamps = [(f"{folder}/{each.name}", each.stat()) for folder, each in _files()]
+        return sorted((name, status.st_mtime_ns, status.st_size) for name, status in stamps)
     except OSError:
         return None
 
@@ -142,23 +144,23 @@ def _loaded_summaries() -> list[list[object]] | None:
 
 def entry(summary: Summary) -> Entry:
     """The patch itself. Raises ImportError if it can no longer be loaded."""
-    found = _entry(summary.id, summary.module, summary.distribution)
-    if isinstance(found, Broken):
-        raise ImportError(found.reason)
-    return found
+    loaded = _entry(summary.id, summary.module, summary.distribution)
+    if isinstance(loaded, BrokenEntry):
+        raise ImportError(loaded.reason)
+    return loaded
 
 
 _Known = TypeVar("_Known", Entry, Summary)
 
 
-def _by_id(loaded: Iterable[_Known | Broken]) -> tuple[dict[str, _Known], tuple[Broken, ...]]:
+def _by_id(loaded: Iterable[_Known | BrokenEntry]) -> tuple[dict[str, _Known], tuple[BrokenEntry, ...]]:
     known: dict[str, _Known] = {}
-    broken: list[Broken] = []
+    broken: list[BrokenEntry] = []
     for each in loaded:
-        if isinstance(each, Broken):
+        if isinstance(each, BrokenEntry):
             broken.append(each)
         elif each.id in known:
-            broken.append(Broken(each.id, f"{_name(known[each.id])} has the same id and takes precedence"))
+            broken.append(BrokenEntry(each.id, f"{_name(known[each.id])} has the same id and takes precedence"))
         else:
             known[each.id] = each
     return known, tuple(broken)
@@ -168,12 +170,12 @@ def _name(each: Entry | Summary) -> str:
     return each.module.__name__ if isinstance(each, Entry) else each.module
 
 
-def _own() -> Iterator[Entry | Broken]:
+def _own() -> Iterator[Entry | BrokenEntry]:
     patches, reason = _package()
     if patches is None:
-        yield Broken(_PACKAGE, f"{reason}; reinstall dsfix")
+        yield BrokenEntry(_PACKAGE, f"{reason}; reinstall dsfix")
     else:
-        yield from (_entry(_last(each), f"{_PACKAGE}.{each}") for each in _modules(patches))
+        yield from (_entry(_last(module), f"{_PACKAGE}.{module}") for module in _modules(patches))
 
 
 def _package() -> tuple[ModuleType | None, str]:
@@ -182,15 +184,15 @@ def _package() -> tuple[ModuleType | None, str]:
         return package, reason
     from . import checkout
 
-    return _tried(functools.partial(checkout.load, _PACKAGE))
+    return _try_import(functools.partial(checkout.load, _PACKAGE))
 
 
 def _modules(package: ModuleType) -> list[str]:
     """The names of a package's patches, in it and in its folders, by id; names with a leading "_" are skipped."""
     names = []
-    for each in pkgutil.iter_modules(package.__path__):
-        folders = [os.path.join(place, each.name) for place in package.__path__]
-        inside = pkgutil.iter_modules(folders, f"{each.name}.") if each.ispkg else [each]
+    for module in pkgutil.iter_modules(package.__path__):
+        folders = [os.path.join(place, module.name) for place in package.__path__]
+        inside = pkgutil.iter_modules(folders, f"{module.name}.") if module.ispkg else [module]
         names += [info.name for info in inside if not _last(info.name).startswith("_")]
     return sorted(names, key=_last)
 
@@ -200,45 +202,45 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _of_plugins() -> Iterator[Entry | Broken]:
+def _plugin_entries() -> Iterator[Entry | BrokenEntry]:
     for plugin in entry_points.declared():
         module, reason = (None, plugin.reason) if plugin.reason else _import(plugin.module)
         if module is None:
-            yield Broken(f"{plugin.distribution} ({plugin.module})", reason, "plug-in")
+            yield BrokenEntry(f"{plugin.distribution} ({plugin.module})", reason, "plug-in")
             continue
         inside = [f"{plugin.module}.{each}" for each in _modules(module)] if hasattr(module, "__path__") else None
         if inside == []:
-            yield Broken(f"{plugin.distribution} ({plugin.module})", "it holds no patch", "plug-in")
+            yield BrokenEntry(f"{plugin.distribution} ({plugin.module})", "it holds no patch", "plug-in")
         from . import declarations
 
         for name in [plugin.module] if inside is None else inside:
-            found = _entry(f"{plugin.distribution}:{_last(name)}", name, plugin.distribution)
-            flaw = declarations.flaw(found.patch) if isinstance(found, Entry) else ""
-            yield Broken(found.id, flaw) if flaw else found
+            loaded = _entry(f"{plugin.distribution}:{_last(name)}", name, plugin.distribution)
+            flaw = declarations.first_error(loaded.patch) if isinstance(loaded, Entry) else ""
+            yield BrokenEntry(loaded.id, flaw) if flaw else loaded
 
 
-def _entry(patch_id: str, name: str, distribution: str = _OWN) -> Entry | Broken:
+def _entry(patch_id: str, name: str, distribution: str = _OWN) -> Entry | BrokenEntry:
     module, reason = _import(name)
     patch = getattr(module, "PATCH", None)
-    if module is not None and _of_a_forgotten_dsfix(patch):
-        module, reason = _tried(functools.partial(importlib.reload, module))
+    if module is not None and _is_stale_import(patch):
+        module, reason = _try_import(functools.partial(importlib.reload, module))
         patch = getattr(module, "PATCH", None)
     if module is None or not isinstance(patch, Patch):
-        return Broken(patch_id, reason or "it declares no PATCH")
+        return BrokenEntry(patch_id, reason or "it declares no PATCH")
     return Entry(patch_id, patch, module, distribution)
 
 
-def _of_a_forgotten_dsfix(patch: object) -> bool:
+def _is_stale_import(patch: object) -> bool:
     """Whether a plug-in's module was imported by an earlier dsfix, since removed from sys.modules."""
     kind = type(patch)
     return kind is not Patch and (kind.__module__, kind.__qualname__) == (Patch.__module__, Patch.__qualname__)
 
 
 def _import(name: str) -> tuple[ModuleType | None, str]:
-    return _tried(functools.partial(importlib.import_module, name))
+    return _try_import(functools.partial(importlib.import_module, name))
 
 
-def _tried(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]:
+def _try_import(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]:
     try:
         return load(), ""
     except KeyboardInterrupt:

@@ -80,13 +80,13 @@ def parse(texts: Iterable[str]) -> dict[str, Value]:
     Raises:
         UnknownArgument: an item is not KEY=VALUE, or as in `checked`.
     """
-    given = {}
+    parsed = {}
     for pair in (pair.strip() for text in texts for pair in text.split(",") if pair.strip()):
         name, equals, value = pair.partition("=")
         if not equals:
             raise UnknownArgument(f"model argument must be KEY=VALUE, got {pair!r}")
-        given[name.strip()] = value.strip()
-    return checked(given)
+        parsed[name.strip()] = value.strip()
+    return checked(parsed)
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Value]:

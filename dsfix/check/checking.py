@@ -38,7 +38,7 @@ _DISTRIBUTIONS = ("torch", "transformers", "accelerate")
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """What was found, worst first.
 
     release: the DeepSpeed release that the config was checked for. assumed: what had to be assumed, as phrases.
@@ -87,8 +87,8 @@ def check_config(
     Raises:
         ValueError: the config cannot be read, or an argument is invalid; the message is one sentence.
     """
-    given = arguments.checked(model_args or {})
-    return check(config, world_size=world_size, deepspeed=deepspeed, given=given, plain=plain).findings
+    parsed_arguments = arguments.checked(model_args or {})
+    return check(config, world_size=world_size, deepspeed=deepspeed, given=parsed_arguments, plain=plain).findings
 
 
 def check(
@@ -100,7 +100,7 @@ def check(
     plain: bool = False,
     overridden: Iterable[str] = (),
     in_job: bool = False,
-) -> Checked:
+) -> CheckResult:
     """Like `check_config`, and also returns what was assumed.
 
     Args:
@@ -147,21 +147,21 @@ def check(
         assumed.append("any number of processes (set it with --world-size)")
     rules = [rule for rule in load(f"{__package__}.rules") if rule.id in FOR_INFERENCE or not inference]
     unfilled = set(map(name_of, facts.unfilled))
-    found = [
+    findings_at_keys = [
         finding
         for finding in findings(rules, facts, facts.versions)
         if finding.where not in unfilled or finding.rule in FOR_PLACEHOLDERS
     ]
-    return Checked(found, release, assumed, installed, facts)
+    return CheckResult(findings_at_keys, release, assumed, installed, facts)
 
 
 def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:
-    held = config if isinstance(config, (str, os.PathLike, Mapping)) else getattr(config, "config", config)
-    if isinstance(held, Mapping):
-        return Reading(dict(held)), None
-    if not isinstance(held, (str, os.PathLike)):
-        raise Unreadable(f"config must be a path or a dictionary, got {type(held).__name__}")
-    path = os.fspath(held)
+    raw_config = config if isinstance(config, (str, os.PathLike, Mapping)) else getattr(config, "config", config)
+    if isinstance(raw_config, Mapping):
+        return Reading(dict(raw_config)), None
+    if not isinstance(raw_config, (str, os.PathLike)):
+        raise Unreadable(f"config must be a path or a dictionary, got {type(raw_config).__name__}")
+    path = os.fspath(raw_config)
     if not path.strip():  # it would decode to an empty config
         raise Unreadable("the name of the config is empty")
     if not os.path.exists(path):
@@ -176,7 +176,7 @@ def _reading(config: Config) -> tuple[Reading, accelerate.Accelerate | None]:
     return reading, None
 
 
-def _require_deepspeed_key(reading: Reading, known: keys.Known) -> None:
+def _require_deepspeed_key(reading: Reading, known: keys.KnownKeys) -> None:
     """Raises Unreadable for a different program's file: it has no key of any release, and few that look like one."""
     known_names, names = known.keys.names, list(map(str, reading.content))
     exact = any(name in known.keys.below or keys.elsewhere((name,)) for name in names)
@@ -194,7 +194,7 @@ def _base64(text: str) -> Reading | None:
         return None
 
 
-def _target(wanted: str | None) -> tuple[keys.Known, str, list[str], bool]:
+def _target(wanted: str | None) -> tuple[keys.KnownKeys, str, list[str], bool]:
     """Returns the keys that the release reads, the release, what was assumed, and whether it is the installed one."""
     here = versions.installed("deepspeed")
     if wanted is not None and wanted != here:
@@ -229,8 +229,8 @@ def _outside(version: Version) -> list[str]:
 
 
 @functools.cache
-def _read_from(package: Path) -> keys.Known:
-    return extract.known(package)
+def _read_from(package: Path) -> keys.KnownKeys:
+    return extract.extract_keys(package)
 
 
 def _package() -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from .keys import Key, Known
+from .keys import Key, KnownKeys
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -32,7 +32,7 @@ class UnreadableSource(Exception):
     """The source is missing, or is not DeepSpeed's."""
 
 
-def known(package: Path) -> Known:
+def extract_keys(package: Path) -> KnownKeys:
     """Returns the keys read by the DeepSpeed in the directory `package` (the one with its __init__.py).
 
     Raises:
@@ -56,7 +56,9 @@ def known(package: Path) -> Known:
     if lost:
         raise UnreadableSource(f"{package} lacks {', '.join(lost)}")
     _pipeline(source, reader.root)
-    return Known(reader.root, optimizers, tuple(source.strings(schedules, "VALID_LR_SCHEDULES")), _inference(source))
+    return KnownKeys(
+        reader.root, optimizers, tuple(source.strings(schedules, "VALID_LR_SCHEDULES")), _inference(source)
+    )
 
 
 def _pipeline(source: _Source, root: Key) -> None:
@@ -154,23 +156,23 @@ class _Source:
             return self.resolve(there, original) if there is not None else None
         for star in module.stars:
             there = self.module(star)
-            found = self.resolve(there, name) if there is not None else None
-            if found is not None:
-                return found
+            definition = self.resolve(there, name) if there is not None else None
+            if definition is not None:
+                return definition
         return None
 
     def string(self, module: _Module, node: ast.expr | None) -> str | None:
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str) else None
         if isinstance(node, ast.Name):
-            found = self.resolve(module, node.id)
-            if found is not None and isinstance(found[1], ast.expr):
-                return self.string(found[0], found[1])
+            definition = self.resolve(module, node.id)
+            if definition is not None and isinstance(definition[1], ast.expr):
+                return self.string(definition[0], definition[1])
         return None
 
     def strings(self, module: _Module, name: str) -> Iterator[str]:
-        found = self.resolve(module, name)
-        for item in found[1].elts if found is not None and isinstance(found[1], ast.List) else ():
+        definition = self.resolve(module, name)
+        for item in definition[1].elts if definition is not None and isinstance(definition[1], ast.List) else ():
             text = self.string(module, item)
             if text is not None:
                 yield text
@@ -180,8 +182,8 @@ class _Source:
             name = _last(base)
             if name in _MODELS:
                 return True
-            found = self.resolve(module, name)
-            if found is not None and self.is_model(*found):
+            definition = self.resolve(module, name)
+            if definition is not None and self.is_model(*definition):
                 return True
         return False
 
@@ -198,9 +200,9 @@ class _Reader:
         """Follows a function, or a class's __init__; `bound` maps its parameters to parts of the config."""
         owner, function = _called(node)
         if function is not None:
-            self.function(module, owner, function, _Held(bound))
+            self.function(module, owner, function, _Bindings(bound))
 
-    def function(self, module: _Module, owner: ast.ClassDef | None, node: ast.FunctionDef, held: _Held) -> None:
+    def function(self, module: _Module, owner: ast.ClassDef | None, node: ast.FunctionDef, held: _Bindings) -> None:
         mark = (id(node), *sorted(map(repr, held.places.items())), *sorted(map(repr, held.names.items())))
         if mark not in self.seen:
             self.seen.add(mark)
@@ -209,9 +211,9 @@ class _Reader:
     def model(self, module: _Module, node: ast.ClassDef, place: Place, closed: bool = True) -> None:
         """Adds a pydantic model's fields as the keys at that place."""
         for base in node.bases:
-            found = self.source.resolve(module, _last(base))
-            if found is not None and isinstance(found[1], ast.ClassDef) and self.source.is_model(*found):
-                self.model(found[0], found[1], place, closed)
+            definition = self.source.resolve(module, _last(base))
+            if definition is not None and isinstance(definition[1], ast.ClassDef) and self.source.is_model(*definition):
+                self.model(definition[0], definition[1], place, closed)
         here = self.root.at(*place)
         here.closed = here.closed or closed
         for each in node.body:
@@ -231,12 +233,12 @@ class _Reader:
         if len(plain) == 1 and set(names) <= {"Optional", *plain}:
             key.kind = plain[0]
         for name in names:
-            found = self.source.resolve(module, name)
-            if found is not None and isinstance(found[1], ast.ClassDef) and self.source.is_model(*found):
-                self.model(found[0], found[1], place)
+            definition = self.source.resolve(module, name)
+            if definition is not None and isinstance(definition[1], ast.ClassDef) and self.source.is_model(*definition):
+                self.model(definition[0], definition[1], place)
 
 
-class _Held:
+class _Bindings:
     """What the variables of one function may hold: parts of the config, or names of keys."""
 
     def __init__(self, places: dict[str, set[Place]], names: dict[str, set[str]] | None = None) -> None:
@@ -247,7 +249,7 @@ class _Held:
 class _Body(ast.NodeVisitor):
     """Visits one function's body in statement order."""
 
-    def __init__(self, reader: _Reader, module: _Module, owner: ast.ClassDef | None, held: _Held) -> None:
+    def __init__(self, reader: _Reader, module: _Module, owner: ast.ClassDef | None, held: _Bindings) -> None:
         self.reader, self.source, self.module, self.owner, self.held = reader, reader.source, module, owner, held
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -266,15 +268,19 @@ class _Body(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         self.generic_visit(node)
         if isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            held = node.comparators[0]
-            if isinstance(held, ast.Call) and isinstance(held.func, ast.Attribute) and held.func.attr == "keys":
-                held = held.func.value
-            self.collect(self._below(held, node.left))
+            container = node.comparators[0]
+            if (
+                isinstance(container, ast.Call)
+                and isinstance(container.func, ast.Attribute)
+                and container.func.attr == "keys"
+            ):
+                container = container.func.value
+            self.collect(self._below(container, node.left))
 
     def visit_DictComp(self, node: ast.DictComp) -> None:
         """``{key: param_dict.get(key, {}) for key in ("tensorboard", ...)}``"""
-        for each in node.generators:
-            self.bind(each.target, each.iter)
+        for generator in node.generators:
+            self.bind(generator.target, generator.iter)
         self.generic_visit(node)
 
     def bind(self, target: ast.expr, items: ast.expr) -> None:
@@ -289,33 +295,33 @@ class _Body(ast.NodeVisitor):
         if name.startswith("self.") and self.owner is not None:
             method = _method(self.owner, name[len("self.") :])
             if method is not None:
-                held = self.bound(node, method)
-                held.places.update({key: of for key, of in self.held.places.items() if key.startswith("self.")})
-                self.reader.function(self.module, self.owner, method, held)
+                bindings = self.bound(node, method)
+                bindings.places.update({key: of for key, of in self.held.places.items() if key.startswith("self.")})
+                self.reader.function(self.module, self.owner, method, bindings)
             return
-        found = self.source.resolve(self.module, name)
-        if found is None or name in _GETTERS:
+        definition = self.source.resolve(self.module, name)
+        if definition is None or name in _GETTERS:
             return
-        module, callee = found
+        module, callee = definition
         if self.source.is_model(module, callee) and isinstance(callee, ast.ClassDef):
             for keyword in node.keywords:
                 for place in self.places(keyword.value) if keyword.arg is None else ():
                     self.reader.model(module, callee, place, closed=bool(place))
         elif not name.endswith("Engine"):
             owner, function = _called(callee)
-            if function is not None and (held := self.bound(node, function)).places:
-                self.reader.function(module, owner, function, held)
+            if function is not None and (bindings := self.bound(node, function)).places:
+                self.reader.function(module, owner, function, bindings)
 
-    def bound(self, call: ast.Call, callee: ast.FunctionDef) -> _Held:
+    def bound(self, call: ast.Call, callee: ast.FunctionDef) -> _Bindings:
         """Returns what the callee's parameters hold."""
         parameters = [argument.arg for argument in callee.args.args if argument.arg != "self"]
         defaults = callee.args.defaults
-        given: dict[str, ast.expr] = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
-        given.update(zip(parameters, call.args))
-        given.update({each.arg: each.value for each in call.keywords if each.arg})
-        return _Held(
-            {name: self.places(value) for name, value in given.items()},
-            {name: self.names(value) for name, value in given.items()},
+        defaults_by_name: dict[str, ast.expr] = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
+        defaults_by_name.update(zip(parameters, call.args))
+        defaults_by_name.update({keyword.arg: keyword.value for keyword in call.keywords if keyword.arg})
+        return _Bindings(
+            {name: self.places(value) for name, value in defaults_by_name.items()},
+            {name: self.names(value) for name, value in defaults_by_name.items()},
         )
 
     def note(self, node: ast.expr) -> None:
@@ -354,8 +360,8 @@ class _Body(ast.NodeVisitor):
 
     def _returned(self, call: ast.Call) -> set[Place]:
         """Returns the parts of the config that a function returns as they are."""
-        found = self.source.resolve(self.module, _dotted(call.func))
-        module, callee = found or (self.module, None)
+        definition = self.source.resolve(self.module, _dotted(call.func))
+        module, callee = definition or (self.module, None)
         if not isinstance(callee, ast.FunctionDef):
             return set()
         bound = self.bound(call, callee)

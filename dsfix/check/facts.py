@@ -13,7 +13,7 @@ from ..job import AUTO, Job, value_at
 from . import keys, placeholders
 from .accelerate import Accelerate
 from .arguments import Value
-from .keys import Known
+from .keys import KnownKeys
 from .placeholders import Path
 from .reading import Reading, walk
 
@@ -40,7 +40,7 @@ class Facts:
     """
 
     reading: Reading
-    known: Known
+    known: KnownKeys
     versions: Mapping[str, str | None]
     plain: bool = False
     world_size: int | None = None
@@ -146,8 +146,13 @@ class Facts:
     @property
     def may_only_infer(self) -> bool:
         """Whether nothing shows that this job trains: ZeRO-Inference is ZeRO-3 without an optimizer."""
-        told = self.in_job or any(name in self.config for name in _ABOUT_TRAINING) or self.arguments
-        return not told and self.stage == 3 and self.device("offload_optimizer") == "none" and self.accelerate is None
+        is_training = self.in_job or any(name in self.config for name in _ABOUT_TRAINING) or self.arguments
+        return (
+            not is_training
+            and self.stage == 3
+            and self.device("offload_optimizer") == "none"
+            and self.accelerate is None
+        )
 
     def elsewhere(self, path: Path) -> str | None:
         """Returns the releases that read a key, as text; None if there are none."""
@@ -180,7 +185,7 @@ class Facts:
         return self.arguments.get("gradient_accumulation_steps", AUTO) if steps == AUTO else steps
 
 
-def is_inference(config: Mapping[str, Any], known: Known) -> bool:
+def is_inference(config: Mapping[str, Any], known: KnownKeys) -> bool:
     """Whether this is a config of deepspeed.init_inference: it has a distinctive key of it, and none of training.
 
     Keys of any release count, so that a key which the release lacks is reported as such.
@@ -196,11 +201,11 @@ def _tells(path: Path) -> bool:
     return len(path) == 1 and path[0] not in _GENERAL
 
 
-def _infers(path: Path, known: Known) -> bool:
+def _infers(path: Path, known: KnownKeys) -> bool:
     return known.inference.find(*path) is not None or keys.elsewhere((keys.INFERENCE, *path)) is not None
 
 
-def _trains(path: str, known: Known) -> bool:
+def _trains(path: str, known: KnownKeys) -> bool:
     return path in keys.table()["keys"] or known.keys.find(*path.split("/")) is not None
 
 

@@ -57,7 +57,7 @@ class Key:
 
 
 @dataclass
-class Known:
+class KnownKeys:
     """What a release reads: its config keys, and the names of its own optimizers and schedulers.
 
     inference: the keys of the config of `deepspeed.init_inference`.
@@ -77,21 +77,21 @@ def nearest(name: str, known: list[str]) -> str | None:
     folded = {each.lower().replace("-", "_"): each for each in known}
     written = name.lower().replace("-", "_")
     close = difflib.get_close_matches(written, list(folded), n=3, cutoff=_CUTOFF)
-    return next((folded[found] for found in close if _meant(written.split("_"), found.split("_"))), None)
+    return next((folded[results] for results in close if _closest_key(written.split("_"), results.split("_"))), None)
 
 
-def _meant(written: list[str], known: list[str]) -> bool:
+def _closest_key(written: list[str], known: list[str]) -> bool:
     rest = iter(known)
-    return "".join(written) == "".join(known) or all(any(_alike(word, each) for each in rest) for word in written)
+    return "".join(written) == "".join(known) or all(any(_similarity(word, each) for each in rest) for word in written)
 
 
-def _alike(one: str, other: str) -> bool:
+def _similarity(one: str, other: str) -> bool:
     digits = re.sub(r"\D", "", one)
     same = digits and digits == re.sub(r"\D", "", other)  # fp16, 16bit
     return bool(same) or other.startswith(one) or difflib.SequenceMatcher(None, one, other).ratio() >= _WORD
 
 
-def flatten(known: Known) -> dict[str, str]:
+def flatten(known: KnownKeys) -> dict[str, str]:
     """Returns one release's part of the table: path -> what is known about the key."""
     flat = {}
     for path, key in (*known.keys.walk(), *known.inference.walk(INFERENCE)):
@@ -108,14 +108,14 @@ def table() -> dict[str, Any]:
     return loaded
 
 
-def of_release(version: Version) -> Known:
+def of_release(version: Version) -> KnownKeys:
     """Returns what the table knows about a release, or about the nearest one in the table."""
     first, last = (Version(text) for text in table()["releases"])
     near = min(max(version, first), last)
-    known = Known()
+    known = KnownKeys()
     optimizers, schedulers = [], []
     for path, spans in table()["keys"].items():
-        what = _what(spans, near)
+        what = _table_entry(spans, near)
         if what is None:
             continue
         if path.startswith("optimizer/type="):
@@ -133,7 +133,7 @@ def of_release(version: Version) -> Known:
     return known
 
 
-def _what(spans: list[list[str | None]], version: Version) -> str | None:
+def _table_entry(spans: list[list[str | None]], version: Version) -> str | None:
     for first, last, what in spans:
         if Version(first or "0") <= version and (last is None or version <= Version(last)):
             return what

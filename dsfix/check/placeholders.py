@@ -43,15 +43,15 @@ _FREE = (("optimizer", "params"), ("scheduler", "params"))
 
 def find(reading: Reading, keys: Key) -> dict[Path, str]:
     """Returns the keys whose values are placeholders, with the placeholders; no keys that the release does not read."""
-    found = {}
+    placeholders = {}
     for path, value in walk(reading.content):
         if not _may_be_read(path, keys) or path[-1].startswith(COMMENTS):
             continue
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and _is_placeholder(text, path, reading.plain_json, keys):
-                found[path] = text.rstrip(",")
+                placeholders[path] = text.rstrip(",")
                 break
-    return found
+    return placeholders
 
 
 def _may_be_read(path: Path, keys: Key) -> bool:

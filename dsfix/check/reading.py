@@ -162,11 +162,11 @@ _IN_TEMPLATE = re.compile(r"\{\{[^{}\n]*\}\}|\{%[^\n]*?%\}|<%[^\n]*?%>")
 
 def _template(path: str, text: str) -> Unreadable | None:
     """Returns what to say of a file that cannot be parsed because it is a template; None if it is none."""
-    found = _IN_TEMPLATE.search(text)
-    if found is None:
+    match = _IN_TEMPLATE.search(text)
+    if match is None:
         return None
-    line = text.count("\n", 0, found.start()) + 1
-    return Unreadable(f"{path} is a template, not yet a config: line {line} has the placeholder {found.group()}")
+    line = text.count("\n", 0, match.start()) + 1
+    return Unreadable(f"{path} is a template, not yet a config: line {line} has the placeholder {match.group()}")
 
 
 def _too_deep(path: str) -> Unreadable:

@@ -15,13 +15,13 @@ from .. import versions
 from ..audit.plan import PHASES
 from ..check import arguments
 from . import prepare
-from .exits import INTERRUPTED, NO_DEEPSPEED, OK, TROUBLE, UNSEEN, Complaint
+from .exits import INTERRUPTED, NO_ANSWER, NO_DEEPSPEED, OK, TROUBLE, CommandError
 from .printing import output, progress
 
 if TYPE_CHECKING:
     from ..audit.agreement import AuditVerdict
     from ..audit.report import Audit
-    from ..audit.resolve import Resolved
+    from ..audit.resolve import ResolvedConfig
     from ..audit.trial import Command
 
 NAME = "audit"
@@ -119,14 +119,14 @@ def run(options: argparse.Namespace) -> int:
     try:
         prepare.require_deepspeed()
         if versions.installed("torch") is None:
-            raise Complaint(f"torch is not installed for {sys.executable}: nothing to audit", NO_DEEPSPEED)
+            raise CommandError(f"torch is not installed for {sys.executable}: nothing to audit", NO_DEEPSPEED)
         prepare.require_temporary_directory()
         prepare.require_same_packages(NAME)
         resolved = _resolved(options)
-    except Complaint as complaint:
-        if complaint.status == UNSEEN:  # processes cannot be started
+    except CommandError as complaint:
+        if complaint.status == NO_ANSWER:  # processes cannot be started
             complaint.status = TROUBLE
-        return prepare.refused(complaint, options.json)
+        return prepare.report_refusal(complaint, options.json)
     from ..audit import report
 
     audit = report.Audit(options.file, resolved)
@@ -149,7 +149,7 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _resolved(options: argparse.Namespace) -> Resolved:
+def _resolved(options: argparse.Namespace) -> ResolvedConfig:
     from ..audit.draft import MOST_RANKS, Options
     from ..audit.resolve import resolve
 
@@ -157,8 +157,8 @@ def _resolved(options: argparse.Namespace) -> Resolved:
         given = arguments.parse(options.model_args)
         device, ranks, why = _device(options.device)
         if options.schedule and (device == "cpu" or ranks is not None):
-            raise Complaint(f"--schedule requires the emulated CUDA device{why and f'; {why}'}")
-        named = {each.name for each in dataclasses.fields(Options)} - {"arguments", "device", "most_ranks"}
+            raise CommandError(f"--schedule requires the emulated CUDA device{why and f'; {why}'}")
+        named = {field.name for field in dataclasses.fields(Options)} - {"arguments", "device", "most_ranks"}
         chosen = Options(
             **{name: getattr(options, name) for name in named},
             arguments=given,
@@ -167,9 +167,9 @@ def _resolved(options: argparse.Namespace) -> Resolved:
         )
         resolved = resolve(options.file, chosen)
     except ValueError as error:
-        raise Complaint(str(error)) from None
+        raise CommandError(str(error)) from None
     if ranks is not None and resolved.plan.ranks > ranks:
-        raise Complaint(f"{resolved.plan.ranks} ranks need as many GPUs, found {ranks}: use --ranks {ranks}")
+        raise CommandError(f"{resolved.plan.ranks} ranks need as many GPUs, found {ranks}: use --ranks {ranks}")
     return dataclasses.replace(resolved, notes=(*resolved.notes, why)) if why else resolved
 
 
@@ -189,7 +189,7 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
         compiling.library()
     except LabUnavailable as error:
         if wanted is not None:
-            raise Complaint(str(error)) from None
+            raise CommandError(str(error)) from None
         return "cpu", None, f"on DeepSpeed's CPU accelerator: {error}"
     return "cuda", None, ""
 

@@ -12,11 +12,11 @@ from packaging.version import InvalidVersion, Version
 
 from ..check import arguments
 from ..rules import Level
-from .exits import BAD_USAGE, OK, TROUBLE, Complaint
+from .exits import BAD_USAGE, OK, TROUBLE, CommandError
 from .printing import output
 
 if TYPE_CHECKING:
-    from ..check.checking import Checked
+    from ..check.checking import CheckResult
 
 NAME = "check"
 HELP = "check a DeepSpeed config for errors, misspelled and removed keys, and known bugs that it triggers"
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         given = arguments.parse(options.model_args)
     except ValueError as error:
-        raise Complaint(str(error)) from None
+        raise CommandError(str(error)) from None
     status = OK
     printed: list[dict[str, Any]] = []
     shown = False
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def _print(file: str, checked: Checked, states: dict[str, tuple[str, str]]) -> None:
+def _print(file: str, checked: CheckResult, states: dict[str, tuple[str, str]]) -> None:
     counts = Counter(finding.level for finding in checked.findings)
     summary = ", ".join(f"{counts[level]} {level.value}{'s' * (counts[level] > 1)}" for level in Level if counts[level])
     print(f"{file}, deepspeed {checked.release}{'' if checked.installed else ' (not installed here)'}: ", end="")

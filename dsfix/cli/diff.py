@@ -9,7 +9,7 @@ from ..catalogue import registry
 from ..outcome import Outcome
 from ..patch import Edit
 from . import prepare
-from .exits import OK, TROUBLE, Complaint
+from .exits import OK, TROUBLE, CommandError
 from .printing import output
 from .printing.edits import Unwritable, unified_diff
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         diff = unified_diff(edits)
     except Unwritable as error:
-        raise Complaint(f"{error}: it cannot be shown as a diff") from None
+        raise CommandError(f"{error}: it cannot be shown as a diff") from None
     if options.json:
         output.print_json({"diff": diff, "notes": notes})
     else:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..start import pth
-from .exits import OK, TROUBLE, Complaint
+from .exits import OK, TROUBLE, CommandError
 from .printing import output
 
 NAME = "disable"
@@ -25,8 +25,8 @@ def run(options: argparse.Namespace) -> int:
     except FileNotFoundError:
         removed = False
     except OSError as error:
-        raise Complaint(f"{file} cannot be removed: {error.strerror or error}") from None
-    others = pth.found()
+        raise CommandError(f"{file} cannot be removed: {error.strerror or error}") from None
+    others = pth.installed_files()
     if options.json:
         known = {
             "enabled": bool(others),

@@ -34,17 +34,17 @@ def run(options: argparse.Namespace) -> int:
     from .printing.doctor_page import page
 
     facts = collect()
-    found = rules.findings(rules.load("dsfix.doctor.rules"), facts, facts.versions)
+    findings = rules.findings(rules.load("dsfix.doctor.rules"), facts, facts.versions)
     if options.json:
-        output.print_json(as_json(facts, found))
+        output.print_json(as_json(facts, findings))
     else:
         output.print_rows(page(facts), 15)
         print()
-        for line in advice(found):
+        for line in advice(findings):
             print(line)
     if not facts.deepspeed_usable:
         return NO_DEEPSPEED
-    return TROUBLE if any(finding.level is Level.ERROR for finding in found) else OK
+    return TROUBLE if any(finding.level is Level.ERROR for finding in findings) else OK
 
 
 def as_json(facts: EnvironmentFacts, found: list[Finding]) -> dict[str, object]:

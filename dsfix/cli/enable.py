@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..start import pth
-from .exits import OK, Complaint
+from .exits import OK, CommandError
 from .printing import output
 
 NAME = "enable"
@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         written = pth.write(file)
     except OSError as error:
-        raise Complaint(
+        raise CommandError(
             f"{file} cannot be written: {error.strerror or error}; use a virtual environment, or start the job with "
             "`python -m dsfix run`"
         ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .exits import BAD_USAGE, OK, UNSEEN
+from .exits import BAD_USAGE, NO_ANSWER, OK
 from .printing import output
 
 NAME = "explain"
@@ -24,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Reads what can be read; a file that cannot is reported and sets the exit status."""
-    from ..explain.ranking import Standing, ranked
+    from ..explain.ranking import FindingRole, rank_findings
     from ..explain.recognise import LogReading
     from .printing import findings
 
@@ -36,15 +36,18 @@ def run(options: argparse.Namespace) -> int:
     for file in reading.files:
         if complaint := findings.complaint(file):
             print(f"dsfix: {complaint}", file=sys.stderr)
-    found = ranked(reading)
+    ranked_findings = rank_findings(reading)
     if options.json:
-        output.print_json(findings.as_json(reading, found))
+        output.print_json(findings.as_json(reading, ranked_findings))
     else:
-        if found:
-            findings.print_findings(reading, found)
+        if ranked_findings:
+            findings.print_findings(reading, ranked_findings)
         if not reading.known and not any(file.trouble for file in reading.files):
-            print(findings.nothing(reading.files))
+            print(findings.nothing_found_message(reading.files))
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
-    recognised = any(each.found.problem and each.standing is not Standing.EXCLUDED for each in found)
-    return OK if recognised else UNSEEN
+    recognised = any(
+        ranked_finding.found.problem and ranked_finding.standing is not FindingRole.EXCLUDED
+        for ranked_finding in ranked_findings
+    )
+    return OK if recognised else NO_ANSWER

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from .. import survey, versions
 from ..catalogue import registry
 from ..upstream import coverage, releases, search, table
-from .exits import OK, UNSEEN
+from .exits import NO_ANSWER, OK
 from .printing import output, upstream
 
 NAME = "find"
@@ -27,22 +27,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     known, entries, query = table.load(), registry.catalogue(), " ".join(options.words)
-    found = upstream.named(query)
-    if not found and not survey.reference(query):
-        found = search.search(query, coverage.bugs(known, entries), entries)
+    bugs = upstream.lookup(query)
+    if not bugs and not survey.reference(query):
+        bugs = search.search(query, coverage.bugs(known, entries), entries)
     try:
         release, about = releases.installed(versions.installed("deepspeed") or "", known)[0], ""
     except releases.UnknownRelease:
         release, about = known.releases[-1], "the newest, "
-    here = [(bug, bug.on(release)) for bug in found if bug.row.has(release)]
-    others = [(bug, bug.on(bug.row.last or known.releases[-1])) for bug in found if not bug.row.has(release)]
+    here = [(bug, bug.on(release)) for bug in bugs if bug.row.has(release)]
+    others = [(bug, bug.on(bug.row.last or known.releases[-1])) for bug in bugs if not bug.row.has(release)]
     if options.json:
-        told = {
+        payload = {
             "here": [upstream.as_json(*each) for each in here],
             "others": [upstream.as_json(*each) for each in others],
         }
-        output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **told})
-    elif found:
+        output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **payload})
+    elif bugs:
         print(survey.heading())
         _print(f"in {about}deepspeed {release}", [upstream.line(*each) for each in here])
         lines = [(bug.row, upstream.line(bug, answer)) for bug, answer in others]
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n`python -m dsfix show NAME` explains one.")
     else:
         print(f"No known bug matches {query!r}: try fewer or different words.")
-    return OK if found else UNSEEN
+    return OK if bugs else NO_ANSWER
 
 
 def _print(group: str, lines: Iterable[tuple[str, str]]) -> None:

@@ -18,7 +18,7 @@ from ..patch import Severity
 from ..settings import Settings
 from ..upstream import releases, table
 from . import prepare
-from .exits import BAD_USAGE, OK, TROUBLE, UNSEEN, Complaint
+from .exits import BAD_USAGE, NO_ANSWER, OK, TROUBLE, CommandError
 from .printing import job_reports, output, upstream
 
 NAME = "list"
@@ -55,7 +55,7 @@ def _severities(text: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     if options.job is not None:
         if options.severity or options.deepspeed is not None:
-            raise Complaint("--job cannot be combined with --severity or --deepspeed")
+            raise CommandError("--job cannot be combined with --severity or --deepspeed")
         return job_reports.run(options.job, options.verbose, options.json)
     release, remark = None, ""
     try:
@@ -70,16 +70,18 @@ def run(options: argparse.Namespace) -> int:
                 release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
             return upstream.run(release, f"{heading} ({remark})" if remark else heading, options)
         wanted, settings = options.severity or _SEVERITIES, Settings.read()
-        entries = [each for each in registry.catalogue().values() if each.patch.severity.value in wanted]
-        listed = [(each, _verdict(each, release, settings)) for each in entries]
+        entries = [entry for entry in registry.catalogue().values() if entry.patch.severity.value in wanted]
+        listed = [(entry, _verdict(entry, release, settings)) for entry in entries]
     except releases.UnknownRelease as error:
-        return prepare.refused(Complaint(str(error), UNSEEN if options.deepspeed is None else BAD_USAGE), options.json)
-    except Complaint as complaint:
-        return prepare.refused(complaint, options.json)
+        return prepare.report_refusal(
+            CommandError(str(error), NO_ANSWER if options.deepspeed is None else BAD_USAGE), options.json
+        )
+    except CommandError as complaint:
+        return prepare.report_refusal(complaint, options.json)
     if options.json:
         output.print_json({"distributions": survey.distributions(), "patches": [_as_json(*each) for each in listed]})
     else:
-        output.say(heading)
+        output.print_paragraph(heading)
         _print(listed, options.verbose)
     return TROUBLE if any(verdict.outcome.trouble for _, verdict in listed) else OK
 
@@ -107,14 +109,16 @@ def _as_json(entry: Entry, verdict: Verdict) -> dict[str, str]:
 
 
 def _print(listed: _Listed, verbose: bool) -> None:
-    ordered = sorted(listed, key=_place)
+    ordered = sorted(listed, key=_sort_key)
     counts = Counter(entry.patch.severity.value for entry, verdict in ordered if verdict.outcome is Outcome.PENDING)
-    told = ", ".join(f"{number} {severity}" for severity, number in counts.items())
-    output.say(f"{sum(counts.values())} of {len(listed)} patches apply{': ' if told else ''}{told}")
-    rest = output.counted(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
-    output.say(f"{rest}: `--verbose` shows the reasons" if rest and not verbose else rest)
+    severity_counts = ", ".join(f"{number} {severity}" for severity, number in counts.items())
+    output.print_paragraph(
+        f"{sum(counts.values())} of {len(listed)} patches apply{': ' if severity_counts else ''}{severity_counts}"
+    )
+    rest = output.count_summary(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
+    output.print_paragraph(f"{rest}: `--verbose` shows the reasons" if rest and not verbose else rest)
     if verbose:
-        rows = [(each.id, output.word(verdict.outcome), _why(each, verdict)) for each, verdict in ordered]
+        rows = [(each.id, output.outcome_label(verdict.outcome), _why(each, verdict)) for each, verdict in ordered]
         output.print_table(("patch", "here", "why"), rows)
     else:
         output.print_lines(
@@ -122,10 +126,10 @@ def _print(listed: _Listed, verbose: bool) -> None:
         )
     use = "Put `import dsfix` on the first line of the script. " if counts else ""
     print()
-    output.say(f"{use}`python -m dsfix show ID` explains a patch.")
+    output.print_paragraph(f"{use}`python -m dsfix show ID` explains a patch.")
 
 
-def _place(listed: tuple[Entry, Verdict]) -> tuple[bool, bool, int, str]:
+def _sort_key(listed: tuple[Entry, Verdict]) -> tuple[bool, bool, int, str]:
     """Sort key: in trouble first, then patches that apply, then the rest; each by severity."""
     entry, (outcome, _) = listed
     return not outcome.trouble, outcome is not Outcome.PENDING, _SEVERITIES.index(entry.patch.severity.value), entry.id

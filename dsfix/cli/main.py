@@ -18,7 +18,7 @@ from ..versions import NEWEST_PROVEN
 from . import audit, check, diff, disable, doctor, enable, explain, find, run, show, verify
 from . import list as list_command
 from . import status as status_command
-from .exits import BAD_USAGE, INTERRUPTED, OK, STATUSES, Complaint
+from .exits import BAD_USAGE, INTERRUPTED, OK, STATUSES, CommandError
 
 _COMMANDS = (
     *(list_command, show, find, explain, check, doctor, diff, verify, audit),
@@ -32,11 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout = io.StringIO()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if unknown := _unknown(given):
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if unknown := _unknown(argv):
         print(f"dsfix: {unknown}", file=sys.stderr)
         return BAD_USAGE
-    options, more = parser().parse_known_args(given or ["--help"])
+    options, more = parser().parse_known_args(argv or ["--help"])
     if more:  # as in `check A --plain B`, where argparse ends the files at the option
         several = next((value for name, value in vars(options).items() if name in ("files", "ids", "words")), None)
         if several is None or any(each.startswith("-") for each in more):
@@ -47,13 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"dsfix: {complaint}", file=sys.stderr)
     try:
         if not entries:
-            raise Complaint("no patches are installed")
+            raise CommandError("no patches are installed")
         status: int = options.command(options)
         sys.stdout.flush()
         return status
-    except (Complaint, UnknownPatch) as complaint:
+    except (CommandError, UnknownPatch) as complaint:
         print(f"dsfix: {complaint}", file=sys.stderr)
-        return complaint.status if isinstance(complaint, Complaint) else BAD_USAGE
+        return complaint.status if isinstance(complaint, CommandError) else BAD_USAGE
     except KeyboardInterrupt:
         print("dsfix: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .. import survey, versions
-from .exits import BAD_USAGE, NO_DEEPSPEED, UNSEEN, Complaint
+from .exits import BAD_USAGE, NO_ANSWER, NO_DEEPSPEED, CommandError
 from .printing import output
 
 
@@ -19,11 +19,11 @@ def require_deepspeed() -> None:
     """Raises Complaint if DeepSpeed is not installed, or only a part of it."""
     version = versions.installed("deepspeed")
     if version is None:
-        raise Complaint(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
+        raise CommandError(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
     if (
         version and versions.module_file("deepspeed.runtime") is None
     ):  # "": the one that is imported is not the installed one
-        raise Complaint(
+        raise CommandError(
             f"deepspeed {version} is registered as installed, but its package is missing or incomplete: reinstall it",
             NO_DEEPSPEED,
         )
@@ -33,11 +33,11 @@ def require_temporary_directory() -> None:
     """Raises Complaint if tempfile finds no directory, or only the current one, which is the user's."""
     named = [os.environ.get("TMPDIR"), os.environ.get("TEMP"), os.environ.get("TMP"), "/tmp", "/var/tmp", "/usr/tmp"]
     try:
-        found = tempfile.gettempdir()
+        directory = tempfile.gettempdir()
     except OSError:
-        found = ""
-    if os.path.abspath(found) not in [os.path.abspath(name) for name in named if name]:
-        raise Complaint("no writable directory for temporary files: set TMPDIR to one", UNSEEN)
+        directory = ""
+    if os.path.abspath(directory) not in [os.path.abspath(name) for name in named if name]:
+        raise CommandError("no writable directory for temporary files: set TMPDIR to one", NO_ANSWER)
 
 
 def require_same_packages(command: str) -> None:
@@ -50,12 +50,12 @@ def require_same_packages(command: str) -> None:
         with tempfile.TemporaryDirectory(prefix="dsfix-") as scratch:
             there = origins(Path(scratch), *packages)
     except (LabUnavailable, OSError) as error:
-        raise Complaint(str(error), UNSEEN) from None
+        raise CommandError(str(error), NO_ANSWER) from None
     for package in packages:
         spec = find_spec(package)
         here = spec and spec.origin
         if os.path.realpath(here or "") != os.path.realpath(there[package] or ""):
-            raise Complaint(
+            raise CommandError(
                 f"{package} is {here or 'not found'} in this process, but {there[package] or 'not found'} in a process "
                 f"started elsewhere: run `python -m dsfix {command}` in a different directory, without Python "
                 "options",
@@ -63,7 +63,7 @@ def require_same_packages(command: str) -> None:
             )
 
 
-def refused(complaint: Complaint, as_json: bool) -> int:
+def report_refusal(complaint: CommandError, as_json: bool) -> int:
     """Prints the complaint as JSON and returns its exit status; raises it if JSON was not requested."""
     if not as_json:
         raise complaint

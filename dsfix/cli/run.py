@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..start import DIRECTORY
-from .exits import NOT_EXECUTABLE, NOT_FOUND, Complaint
+from .exits import NOT_EXECUTABLE, NOT_FOUND, CommandError
 
 NAME = "run"
 HELP = "run a command with dsfix in every Python process that it starts, without editing scripts"
@@ -34,7 +34,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     words: list[str] = options.words[1:] if options.words[:1] == ["--"] else options.words
     if not words:
-        raise Complaint("run needs a command, for example `python -m dsfix run torchrun --nproc_per_node 2 train.py`")
+        raise CommandError(
+            "run needs a command, for example `python -m dsfix run torchrun --nproc_per_node 2 train.py`"
+        )
     environment = with_dsfix(os.environ)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -50,7 +52,7 @@ def with_dsfix(environment: Mapping[str, str]) -> dict[str, str]:
     Raises Complaint if the directory cannot be on PYTHONPATH.
     """
     if os.pathsep in DIRECTORY:
-        raise Complaint(f"{DIRECTORY} cannot be put on PYTHONPATH, because it contains the separator {os.pathsep!r}")
+        raise CommandError(f"{DIRECTORY} cannot be put on PYTHONPATH, because it contains the separator {os.pathsep!r}")
     changed = dict(environment)
     path = changed.get("PYTHONPATH", "")
     if DIRECTORY not in path.split(os.pathsep):
@@ -100,18 +102,18 @@ def _as_child(words: list[str], environment: dict[str, str]) -> int:
             continue
 
 
-def _complaint(command: str, error: OSError) -> Complaint:
+def _complaint(command: str, error: OSError) -> CommandError:
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return Complaint(f"{command}: cannot be executed: {error.strerror or error}", NOT_EXECUTABLE)
+        return CommandError(f"{command}: cannot be executed: {error.strerror or error}", NOT_EXECUTABLE)
     if shutil.which(command) is not None:
-        return Complaint(
+        return CommandError(
             f"{command}: cannot be executed: the interpreter named in its first line is missing", NOT_EXECUTABLE
         )
     sentence = f"{command}: command not found"
     if not os.path.dirname(command):
-        found = shutil.which(command, path=os.path.dirname(sys.executable))
-        if found is not None:
-            sentence += f"; {found} is not on PATH"
+        executable = shutil.which(command, path=os.path.dirname(sys.executable))
+        if executable is not None:
+            sentence += f"; {executable} is not on PATH"
         elif os.path.isfile(command):
             sentence += f"; run a script in this directory with `python {command}`"
-    return Complaint(sentence, NOT_FOUND)
+    return CommandError(sentence, NOT_FOUND)

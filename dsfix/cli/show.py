@@ -30,24 +30,27 @@ def run(options: argparse.Namespace) -> int:
     try:
         entries, bugs = survey.entries(options.id), list[Bug]()
     except UnknownPatch:
-        entries, bugs = [], upstream.named(options.id)
+        entries, bugs = [], upstream.lookup(options.id)
         if not bugs:
             raise
-    found = [(entry, survey.decide(entry, Settings.read())) for entry in entries]
+    verdicts = [(entry, survey.decide(entry, Settings.read())) for entry in entries]
     last = table.load().releases[-1]
     answers = [(bug, bug.on(bug.row.last or last)) for bug in bugs]
     if options.json:
-        told = {"patches": [_as_json(*each) for each in found], "bugs": [upstream.as_json(*each) for each in answers]}
-        output.print_json(told)
+        payload = {
+            "patches": [_as_json(*each) for each in verdicts],
+            "bugs": [upstream.as_json(*answer) for answer in answers],
+        }
+        output.print_json(payload)
     else:
-        stories = [*(_story(*each) for each in found), *(upstream.story(*each) for each in answers)]
+        stories = [*(_story(*each) for each in verdicts), *(upstream.detail_rows(*answer) for answer in answers)]
         for number, (paragraphs, rows) in enumerate(stories):
             print("\n" * bool(number), end="")
             for place, paragraph in enumerate(paragraphs, 1):
-                output.say(paragraph, "    ")
+                output.print_paragraph(paragraph, "    ")
                 print("\n" * (place in (1, 2, len(paragraphs))), end="")
             output.print_rows(rows, 11)
-    return TROUBLE if any(verdict.outcome.trouble for _, verdict in found) else OK
+    return TROUBLE if any(verdict.outcome.trouble for _, verdict in verdicts) else OK
 
 
 def _as_json(entry: Entry, verdict: Verdict) -> dict[str, object]:
@@ -75,7 +78,7 @@ def _story(entry: Entry, verdict: Verdict) -> Story:
     patch = entry.patch
     parts = (" ".join(part.split()) for part in _BETWEEN.split(inspect.cleandoc(entry.docstring)))
     facts = {
-        "here": [f"{output.word(verdict.outcome)}: {verdict.reason}"],
+        "here": [f"{output.outcome_label(verdict.outcome)}: {verdict.reason}"],
         "severity": [patch.severity.value],
         "affects": [_affects(patch)],
         "fixed in": [_fixed_in(patch)],

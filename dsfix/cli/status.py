@@ -22,7 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    files = pth.found()
+    files = pth.installed_files()
     below_run = DIRECTORY in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     enabled = "_dsfix_start" in sys.modules  # the file acts on this process too
     disabled = Settings.read().disable

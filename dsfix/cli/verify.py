@@ -16,7 +16,7 @@ from ..catalogue import registry
 from ..engine.verdict import Verdict
 from ..outcome import STAYS_OUT, Outcome
 from . import prepare
-from .exits import INTERRUPTED, OK, TROUBLE, UNSEEN, Complaint
+from .exits import INTERRUPTED, NO_ANSWER, OK, TROUBLE, CommandError
 from .printing import output, progress
 from .printing.verify_results import State, VerifiedPatch, as_json, print_rows
 
@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
         prepare.require_deepspeed()
         prepare.require_temporary_directory()
         prepare.require_same_packages(NAME)
-    except Complaint as complaint:
-        return prepare.refused(complaint, options.json)
+    except CommandError as complaint:
+        return prepare.report_refusal(complaint, options.json)
     verdicts = _verdicts(named)
     entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
     rows: list[VerifiedPatch] = []
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         _collect(entries, verdicts, bool(named), options.timeout, rows)
     except KeyboardInterrupt:
         interrupted = True
-    not_run = [each.outcome for each in verdicts.values() if not named and each.outcome in STAYS_OUT]
+    not_run = [verdict.outcome for verdict in verdicts.values() if not named and verdict.outcome in STAYS_OUT]
     status = INTERRUPTED if interrupted else _status(row.state for row in rows)
     try:
         if options.json:
@@ -88,7 +88,7 @@ def _verdicts(named: Iterable[registry.Entry]) -> dict[str, Verdict]:
     """The verdicts of `list`; a patch that is off by default counts as on if it is named."""
     verdicts = survey.verdicts()
     for entry in named:
-        verdicts[entry.id] = survey.if_asked_for(entry)
+        verdicts[entry.id] = survey.verdict_if_named(entry)
     return verdicts
 
 
@@ -138,7 +138,7 @@ def _in_short(sighting: Sighting) -> str:
 
 
 def _status(states: Iterable[State]) -> int:
-    found = set(states)
-    if any(state.wrong for state in found):
+    results = set(states)
+    if any(state.wrong for state in results):
         return TROUBLE
-    return UNSEEN if found & {State.CANNOT_TELL, State.NOT_SEEN} else OK
+    return NO_ANSWER if results & {State.CANNOT_TELL, State.NOT_SEEN} else OK

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .files import names, text
-from .programs import ProgramOutput, ask
+from .programs import ProgramOutput, run_program
 
 _FIELDS = ("index", "name", "uuid", "driver_version", "memory.total", "memory.used", "compute_cap")
 _OLD_FIELDS = _FIELDS[:-1]  # drivers before 510 do not support compute_cap
@@ -77,7 +77,7 @@ def query(program: str, seconds: float) -> tuple[str, tuple[Gpu, ...], str]:
 
 
 def _query(program: str, fields: tuple[str, ...], seconds: float) -> ProgramOutput:
-    return ask([program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"], seconds)
+    return run_program([program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"], seconds)
 
 
 def parse(answer: ProgramOutput) -> tuple[str, tuple[Gpu, ...], str]:
@@ -99,13 +99,13 @@ def _mib(cell: str) -> int | None:
 
 
 def kernel_module(root: Path) -> str:
-    found = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text(root / "proc/driver/nvidia/version"))
-    return found[1] if found else ""
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text(root / "proc/driver/nvidia/version"))
+    return match[1] if match else ""
 
 
 def _nodes(root: Path, pattern: str) -> tuple[str, ...]:
-    found = [(directory, name) for directory in ("dev", "dev/accel") for name in names(root / directory)]
-    return tuple(sorted(f"/{directory}/{name}" for directory, name in found if re.fullmatch(pattern, name)))
+    nodes = [(directory, name) for directory in ("dev", "dev/accel") for name in names(root / directory)]
+    return tuple(sorted(f"/{directory}/{name}" for directory, name in nodes if re.fullmatch(pattern, name)))
 
 
 def visible(value: str | None, gpus: tuple[Gpu, ...]) -> tuple[list[Gpu], str]:
@@ -115,7 +115,7 @@ def visible(value: str | None, gpus: tuple[Gpu, ...]) -> tuple[list[Gpu], str]:
     """
     if value is None:
         return list(gpus), ""
-    seen: list[Gpu] = []
+    visible_gpus: list[Gpu] = []
     for entry in (part.strip() for part in value.split(",") if value.strip()):
         named = [
             gpu for gpu in gpus if entry == str(gpu.index) or (entry.startswith("GPU-") and gpu.uuid.startswith(entry))
@@ -123,6 +123,6 @@ def visible(value: str | None, gpus: tuple[Gpu, ...]) -> tuple[list[Gpu], str]:
         if entry.startswith("MIG-"):  # nvidia-smi's query does not report the GPU of a MIG instance
             return list(gpus), ""
         if len(named) != 1:
-            return seen, entry
-        seen += named
-    return seen, ""
+            return visible_gpus, entry
+        visible_gpus += named
+    return visible_gpus, ""

@@ -113,9 +113,9 @@ def builds_in(directory: Path, root: Path) -> tuple[tuple[Build, ...], str]:
     except OSError as error:
         return (), f"{directory} cannot be read: {error.strerror}"
     builds = [_build(directory / name) for name in ops]
-    held = _holders([Path(build.path) / "lock" for build in builds if build.locked is not None], root)
+    holders = _holders([Path(build.path) / "lock" for build in builds if build.locked is not None], root)
     locks = [os.path.realpath(os.path.join(build.path, "lock")) for build in builds]
-    return tuple(replace(build, holders=held.get(lock, ())) for build, lock in zip(builds, locks)), ""
+    return tuple(replace(build, holders=holders.get(lock, ())) for build, lock in zip(builds, locks)), ""
 
 
 def _build(path: Path) -> Build:
@@ -133,19 +133,19 @@ def _build(path: Path) -> Build:
 
 def _holders(locks: list[Path], root: Path) -> dict[str, tuple[int, ...]]:
     """Returns lock file -> the processes that have it open, among those that this user may inspect."""
-    wanted = {os.path.realpath(lock) for lock in locks}
-    found: dict[str, tuple[int, ...]] = {}
-    if not wanted:
-        return found
-    for process in (each for each in names(root / "proc") if each.isdecimal()):
+    lock_paths = {os.path.realpath(lock) for lock in locks}
+    holders: dict[str, tuple[int, ...]] = {}
+    if not lock_paths:
+        return holders
+    for process in (name for name in names(root / "proc") if name.isdecimal()):
         for number in names(root / "proc" / process / "fd"):
             try:
                 target = os.readlink(root / "proc" / process / "fd" / number)
             except OSError:
                 continue
-            if target in wanted:
-                found[target] = (*found.get(target, ()), int(process))
-    return found
+            if target in lock_paths:
+                holders[target] = (*holders.get(target, ()), int(process))
+    return holders
 
 
 def _time(path: Path) -> float | None:

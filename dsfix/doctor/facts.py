@@ -91,11 +91,11 @@ def collect(
             tools = pool.submit(toolchain.collect, root, environment, program_seconds)
             static = packages.collect()
             verdicts = patches.verdicts() if registry.catalogue() else {}
-            found = dataclasses.replace(
+            facts = dataclasses.replace(
                 static, torch_probe=torch_probe.result(), deepspeed_probe=deepspeed_probe.result()
             )
-            if "import" in found.deepspeed_probe.errors and not found.torch_probe.failed:
-                found = dataclasses.replace(found, dsfix_probe=packages.run_probe("dsfix", import_seconds, environment))
+            if "import" in facts.deepspeed_probe.errors and not facts.torch_probe.failed:
+                facts = dataclasses.replace(facts, dsfix_probe=packages.run_probe("dsfix", import_seconds, environment))
             return EnvironmentFacts(
                 platform=platform.collect(root, environment),
                 accelerators=gpus.result(),
@@ -110,7 +110,7 @@ def collect(
                     if path is not None
                 },
                 infiniband=tuple(sorted(names(root / "sys/class/infiniband"))),
-                packages=found,
+                packages=facts,
                 extensions=extensions.collect(root, environment, static.torch),
                 variables=shown_variables(environment),
                 verdicts=verdicts,

@@ -52,8 +52,8 @@ def collect(root: Path) -> Memory:
 
 
 def meminfo(content: str) -> dict[str, int]:
-    found = re.findall(r"^(\w+):\s+(\d+) kB$", content, re.M)
-    return {name: int(number) * 1024 for name, number in found}
+    fields = re.findall(r"^(\w+):\s+(\d+) kB$", content, re.M)
+    return {name: int(number) * 1024 for name, number in fields}
 
 
 def control_group(root: Path) -> tuple[int | None, int | None]:

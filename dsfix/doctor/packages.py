@@ -24,7 +24,7 @@ from ..engine.source import text_of
 from ..versions import module_file
 from . import probe
 from .files import text
-from .programs import ProgramOutput, ask, first_line
+from .programs import ProgramOutput, first_line, run_program
 
 STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
 SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")
@@ -170,15 +170,15 @@ def _literals(path: Path) -> dict[str, Any]:
         tree = ast.parse(text_of(str(path)) or "")
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    found = {}
+    literals = {}
     for node in tree.body:
         if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
             continue
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             with contextlib.suppress(ValueError, TypeError):  # not a literal
                 if isinstance(target, ast.Name):
-                    found[target.id] = ast.literal_eval(node.value)
-    return found
+                    literals[target.id] = ast.literal_eval(node.value)
+    return literals
 
 
 def unmet() -> tuple[Unmet, ...]:
@@ -186,7 +186,7 @@ def unmet() -> tuple[Unmet, ...]:
 
     An optional dependency is compared only if it belongs to the stack and is installed.
     """
-    found: dict[Unmet, None] = {}
+    results: dict[Unmet, None] = {}
     for package in STACK:
         for line in _requires(package):
             try:
@@ -199,8 +199,8 @@ def unmet() -> tuple[Unmet, ...]:
                 continue
             installed = versions.installed(requirement.name)
             if (installed is None and needed) or (installed and not _satisfies(requirement, installed)):
-                found[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
-    return tuple(found)
+                results[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
+    return tuple(results)
 
 
 def _is_optional(requirement: Requirement) -> bool:
@@ -228,7 +228,7 @@ def run_probe(what: str, seconds: float, environment: Mapping[str, str]) -> Prob
     quiet["PYTHONFAULTHANDLER"] = "1"
     try:
         with open(probe.__file__, "rb") as program:
-            answer = ask([sys.executable, "-", what], seconds, quiet, program)
+            answer = run_program([sys.executable, "-", what], seconds, quiet, program)
     except OSError as error:
         answer = ProgramOutput(problem=f"{probe.__file__} cannot be read: {error.strerror}")
     return read_probe(answer, tuple(probe.PARTS[what]))
@@ -265,9 +265,8 @@ def read_report(report: str) -> dict[str, tuple[bool, bool]]:
 def installed_at(distribution: str) -> float | None:
     """Returns when a distribution was installed, from the newest file of its metadata; None if unknown."""
     try:
-        found = metadata.distribution(distribution)
-        directory = getattr(found, "_path", None)
-        return max(each.stat().st_mtime for each in Path(str(directory)).iterdir()) if directory else None
+        directory = getattr(metadata.distribution(distribution), "_path", None)
+        return max(path.stat().st_mtime for path in Path(str(directory)).iterdir()) if directory else None
     except Exception:  # not installed, or unreadable metadata
         return None
 

@@ -72,8 +72,8 @@ def container(root: Path, environment: Mapping[str, str]) -> str:
         return "kubernetes"
     if environment.get("APPTAINER_CONTAINER") or environment.get("SINGULARITY_CONTAINER"):
         return "apptainer"
-    found = _CONTAINERS.search(text(root / "proc/1/cgroup"))
-    return found[0] if found else ""
+    match = _CONTAINERS.search(text(root / "proc/1/cgroup"))
+    return match[0] if match else ""
 
 
 def _prefix(environment: Mapping[str, str]) -> str:

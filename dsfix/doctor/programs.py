@@ -34,7 +34,7 @@ class ProgramOutput:
         return first_line(self.output) or first_line(self.errors) or self.problem
 
 
-def ask(
+def run_program(
     argv: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None, stdin: Input = None
 ) -> ProgramOutput:
     """Runs a program in its own session; after the time limit, it is killed together with its children."""
@@ -51,10 +51,10 @@ def ask(
     except (OSError, ValueError) as error:
         return ProgramOutput(problem=f"{name} cannot be run: {getattr(error, 'strerror', None) or error}")
     _running.add(process)
-    kept = (bytearray(), bytearray())
+    buffers = (bytearray(), bytearray())
     readers = [
         threading.Thread(target=_keep, args=(stream, into, process), daemon=True)
-        for stream, into in zip((process.stdout, process.stderr), kept)
+        for stream, into in zip((process.stdout, process.stderr), buffers)
     ]
     deadline = time.monotonic() + seconds
     for reader in readers:
@@ -69,7 +69,7 @@ def ask(
             reader.join(_AFTER_KILL)
     gone = _ends(process, _AFTER_KILL)
     _running.discard(process)
-    output, errors = (bytes(each).decode(errors="replace") for each in kept)
+    output, errors = (bytes(buffer).decode(errors="replace") for buffer in buffers)
     status = process.returncode
     problem = ""
     if timed_out:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .programs import ProgramOutput, ask
+from .programs import ProgramOutput, run_program
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def collect(root: Path, environment: Mapping[str, str], seconds: float) -> Toolc
     complaints: list[str] = []
 
     def run(program: str, *arguments: str) -> ProgramOutput:
-        answer = ask([program, *arguments], seconds, environment)
+        answer = run_program([program, *arguments], seconds, environment)
         if answer.problem or answer.status:
             complaints.append(f"{program}: {answer.problem or answer.first_line or f'status {answer.status}'}")
             return ProgramOutput()
@@ -77,12 +77,12 @@ def cuda_home(root: Path, environment: Mapping[str, str]) -> str:
 
 def nvcc_version(output: str) -> str:
     """Returns the version in the output of `nvcc -V`, e.g. "12.4"; else ""."""
-    found = re.search(r"\brelease (\d+\.\d+)", output)
-    return found[1] if found else ""
+    match = re.search(r"\brelease (\d+\.\d+)", output)
+    return match[1] if match else ""
 
 
 def compiler_version(output: str) -> str:
     """Returns the version in the first line of `c++ --version`, e.g. "12.2.0"; else ""."""
     first = output.partition("\n")[0]
-    found = re.findall(r"(?<![\w.])\d+\.\d+(?:\.\d+)*", re.sub(r"\([^)]*\)", "", first))
-    return str(found[-1]) if found else ""
+    match = re.findall(r"(?<![\w.])\d+\.\d+(?:\.\d+)*", re.sub(r"\([^)]*\)", "", first))
+    return str(match[-1]) if match else ""

@@ -130,15 +130,15 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
             as often as declared.
     """
     if edit.replace is None:
-        every, made = statements(function, edit.anchor), _made(edit, function)
+        every, made = statements(function, edit.anchor), _already_applied(edit, function)
         done = [place for place in every if id(place[0]) in made]
         places = [place for place in every if id(place[0]) not in made]
     else:
-        old, new = as_expression(edit.anchor), as_expression(edit.written)
+        old, new = as_expression(edit.anchor), as_expression(edit.code_with_imports)
         if old is not None and new is not None:
             before, after = _expressions(function, old), _expressions(function, new)
         else:
-            before, after = statements(function, edit.anchor), statements(function, edit.written)
+            before, after = statements(function, edit.anchor), statements(function, edit.code_with_imports)
         places = _outside(before, after)  # the fix may contain the anchor: f(x) -> g(f(x))
         done = _outside(after, before)  # or the anchor may contain the fix: if a: f(x) -> f(x)
     if len(done) == edit.count and not places:
@@ -152,9 +152,9 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     return places
 
 
-def _made(edit: Edit, function: FunctionNode) -> set[int]:
+def _already_applied(edit: Edit, function: FunctionNode) -> set[int]:
     """The first statements (by id) of the anchors next to which the edit's code already is."""
-    anchor, code = map(textwrap.dedent, (edit.anchor, edit.written))
+    anchor, code = map(textwrap.dedent, (edit.anchor, edit.code_with_imports))
     if edit.after is not None:
         return {id(place[0]) for place in statements(function, f"{anchor}\n{code}")}
     return {id(place[len(_parse(code))]) for place in statements(function, f"{code}\n{anchor}")}
@@ -191,14 +191,14 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     for patch_id, edit, place in located:
         first, last = place[0], place[-1]
         if edit.after is not None:
-            after.setdefault(id(last), []).extend(_placed(patch_id, edit, last))
+            after.setdefault(id(last), []).extend(_at_anchor_line(patch_id, edit, last))
         elif isinstance(first, ast.expr):
-            *telling, new = _placed(patch_id, edit, first)
+            *telling, new = _at_anchor_line(patch_id, edit, first)
             swaps[id(first)] = cast(ast.Expr, new).value
             around = [s for block in _blocks(function) for s in block if any(n is first for n in ast.walk(s))][-1]
             before.setdefault(id(around), []).extend(telling)
         else:
-            before.setdefault(id(first), []).extend(_placed(patch_id, edit, first))
+            before.setdefault(id(first), []).extend(_at_anchor_line(patch_id, edit, first))
             if edit.replace is not None:
                 gone.update(map(id, place))
     for block in _blocks(function):
@@ -228,9 +228,9 @@ class _Swap(ast.NodeTransformer):
         return self.swaps.get(id(node)) or self.generic_visit(node)
 
 
-def _placed(patch_id: str, edit: Edit, anchor: ast.AST) -> tuple[ast.stmt, ...]:
+def _at_anchor_line(patch_id: str, edit: Edit, anchor: ast.AST) -> tuple[ast.stmt, ...]:
     """The edit's statements, with the anchor's line number everywhere, for tracebacks."""
-    statements = _parse.__wrapped__(edit.telling(patch_id) + edit.written)  # its own copy
+    statements = _parse.__wrapped__(edit.effect_code(patch_id) + edit.code_with_imports)  # its own copy
     for part in (part for statement in statements for part in ast.walk(statement)):
         if "lineno" in part._attributes:
             ast.copy_location(part, anchor)

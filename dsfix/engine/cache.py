@@ -25,7 +25,7 @@ from ..patch import Edit
 from ..settings import cache_directory
 
 _INSTALLATIONS = 16  # files kept, about 500 kB each; the oldest is deleted first
-_PATIENCE = 60  # seconds after which an unfinished file is considered abandoned
+_STALE_AFTER = 60  # seconds after which an unfinished file is considered abandoned
 _DIGEST = 16  # bytes
 
 
@@ -40,15 +40,17 @@ class Cache:
         self._path: Path | None = None
         self._new = False
 
-    def remember(self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda kept: True) -> Any:
+    def get_or_make(
+        self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda entry: True
+    ) -> Any:
         """What `make` returned for this key before, if that is valid; else what it returns now, which marshal must
         accept."""
-        found = digest(key)
-        kept = self._kept.get(found)
-        if kept is None or not valid(kept[0]):
-            kept = self._kept[found] = (make(),)
+        key_digest = digest(key)
+        entry = self._kept.get(key_digest)
+        if entry is None or not valid(entry[0]):
+            entry = self._kept[key_digest] = (make(),)
             self._new = True
-        return kept[0]
+        return entry[0]
 
     def gate(self, key: object, make: Callable[[], Any]) -> Any:
         """Like `remember`, for version gates (one key per patch), stored together and found without a digest."""
@@ -59,8 +61,13 @@ class Cache:
 
     def code(self, original: CodeType, edits: list[tuple[str, Edit]], make: Callable[[], CodeType]) -> CodeType:
         """The code that `make` compiles from `original` with these edits (patch id, edit), now or for an equal one."""
-        key = (original.co_filename, original.co_name, original.co_firstlineno, [(id, declared(e)) for id, e in edits])
-        codes = self.remember(("code", key), lambda: (original, make()), lambda codes: codes[0] == original)
+        key = (
+            original.co_filename,
+            original.co_name,
+            original.co_firstlineno,
+            [(id, declaration_key(e)) for id, e in edits],
+        )
+        codes = self.get_or_make(("code", key), lambda: (original, make()), lambda codes: codes[0] == original)
         return cast(CodeType, codes[1])
 
     def save(self) -> None:
@@ -73,7 +80,7 @@ class Cache:
             content = marshal.dumps(dict(self._kept))
             partial.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # left by a process that was killed
-                if time.time() - partial.stat().st_mtime > _PATIENCE:
+                if time.time() - partial.stat().st_mtime > _STALE_AFTER:
                     partial.unlink()
             # "x" fails if another process is writing the same file
             with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
@@ -93,14 +100,14 @@ class Cache:
         with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, TypeError):
             self._path = _path()
             with open(self._path, "rb") as file:
-                ours = _is_ours(os.fstat(file.fileno()))
+                ours = _is_trusted(os.fstat(file.fileno()))
                 digest, content = file.read(_DIGEST), file.read()
             if ours and hashlib.blake2b(content, digest_size=_DIGEST).digest() == digest:  # marshal may crash otherwise
                 return dict(marshal.loads(content))
         return {}
 
 
-def declared(change: object) -> tuple[object, ...]:
+def declaration_key(change: object) -> tuple[object, ...]:
     """A change or a piece of evidence as part of a key: its strings and numbers."""
     plain = [value for value in vars(change).values() if isinstance(value, (str, int, type(None)))]
     return type(change).__name__, *plain, getattr(change, "written", "")
@@ -128,6 +135,6 @@ def digest(key: object) -> bytes:
     return hashlib.blake2b(repr(key).encode(errors="surrogatepass"), digest_size=_DIGEST).digest()
 
 
-def _is_ours(status: os.stat_result) -> bool:
+def _is_trusted(status: os.stat_result) -> bool:
     """Whether only this user or root can have written the file, whose code will be run."""
     return not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)

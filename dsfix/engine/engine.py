@@ -56,7 +56,7 @@ class PatchState:
         return registry.entry(self.summary).patch
 
     @property
-    def waits_for(self) -> list[str]:
+    def pending_modules(self) -> list[str]:
         """The modules that it has not changed yet, whether imported or run as a program."""
         done = {place.name for place in self.done}
         return [name for name in self.modules if name not in done]
@@ -65,7 +65,7 @@ class PatchState:
     def in_force(self) -> bool:
         imported = [(place.name, handles) for place, handles in self.done.items() if not place.program]
         modules = [(hooks.executed(name), handles) for name, handles in imported]
-        return all(each.in_force(module) for module, handles in modules if module is not None for each in handles)
+        return all(handle.in_force(module) for module, handles in modules if module is not None for handle in handles)
 
 
 class Engine:
@@ -85,7 +85,7 @@ class Engine:
 
     def activate(self) -> None:
         """Gates every patch by version and watches the modules of those that may apply."""
-        summaries, broken = registry.index(self.cache.remember)
+        summaries, broken = registry.index(self.cache.get_or_make)
         about_settings = self.settings.complaints_about(summaries)
         once = about_settings if self.settings.strict or log.speaks_for_job() else []
         for complaint in (*once, *map(str, broken)):
@@ -106,11 +106,11 @@ class Engine:
         """Called before a watched module is executed. sys.path may have changed since the gate ran, so a different
         DeepSpeed may be imported."""
         try:
-            if name == "deepspeed" and versions.moved():
-                again = [state for state in self.states.values() if state.outcome is not Outcome.DISABLED]
-                for state in again:
+            if name == "deepspeed" and versions.path_changed():
+                states = [state for state in self.states.values() if state.outcome is not Outcome.DISABLED]
+                for state in states:
                     self._undo(state)
-                self._gate(state.summary for state in again)
+                self._gate(state.summary for state in states)
                 self._catch_up()
         except StrictError:
             raise
@@ -124,7 +124,7 @@ class Engine:
                 return PatchState(summary, settled.outcome, settled.reason)
             state = PatchState(summary, Outcome.PENDING, "")
             state.modules = state.patch.modules
-            state.reason = _waits(state.modules)
+            state.reason = _waiting_reason(state.modules)
             return state
         except Exception as error:  # a declaration that cannot be evaluated
             self._warn(f"patch {summary.id} is skipped: {describe(error)}")
@@ -169,8 +169,8 @@ class Engine:
         """Makes the edits of all patches that wait for the module together, or none if not all of them fit."""
         edits, handles = {}, dict[str, Handle]()
         for state in states:
-            with state.lock, self._out_on_error(state):
-                if state.outcome is Outcome.PENDING and name in state.waits_for:
+            with state.lock, self._reject_on_error(state):
+                if state.outcome is Outcome.PENDING and name in state.pending_modules:
                     self._judge_once(state)
                     edits[state.summary.id] = _edits(state.patch, name)
         try:
@@ -195,37 +195,37 @@ class Engine:
             place = ExecutedModule(name, module.__name__ != name)
             if place in state.done and all(each.in_force(module) for each in state.done[place]):
                 return  # executed again, but the change is still there
-            with self._out_on_error(state):
+            with self._reject_on_error(state):
                 self._judge_once(state)
                 edited = made.get(state.summary.id)
                 handles = apply(state.summary.id, state.patch, module, self.cache, name, edited)
                 if place in state.done:
                     state.past.append((place, state.done[place]))
                 state.done[place] = handles
-                missing = state.waits_for
+                missing = state.pending_modules
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
-                state.reason = _waits(missing) if missing else _applied(state.patch)
+                state.reason = _waiting_reason(missing) if missing else _applied_reason(state.patch)
 
     @contextlib.contextmanager
-    def _out_on_error(self, state: PatchState) -> Iterator[None]:
+    def _reject_on_error(self, state: PatchState) -> Iterator[None]:
         """An exception disables this patch only."""
         try:
             yield
         except Refused as refused:
-            self._out(state, refused.outcome, refused.reason)
+            self._reject(state, refused.outcome, refused.reason)
         except Exception as error:
-            self._out(state, Outcome.FAILED, describe(error))
+            self._reject(state, Outcome.FAILED, describe(error))
 
     def _judge_once(self, state: PatchState) -> None:
         """Locates all changes before the first is made."""
         if not state.judged:
             with rewrite.lock:  # an edit changes trees that this reads
-                found = verdict.by_source(state.patch, self.cache)
-            if found.outcome is not Outcome.PENDING:
-                raise Refused(found.outcome, found.reason)
+                refusal = verdict.by_source(state.patch, self.cache)
+            if refusal.outcome is not Outcome.PENDING:
+                raise Refused(refusal.outcome, refusal.reason)
             state.judged = True
 
-    def _out(self, state: PatchState, outcome: Outcome, reason: str) -> None:
+    def _reject(self, state: PatchState, outcome: Outcome, reason: str) -> None:
         left = self._undo(state)
         state.outcome, state.reason = (Outcome.FAILED, f"{reason}; {left}") if left else (outcome, reason)
         if state.outcome.trouble:
@@ -266,7 +266,7 @@ class Engine:
         state = self.states[patch_id]
         with state.lock:
             if state.done or state.outcome is Outcome.PENDING:
-                self._out(state, Outcome.DISABLED, "reverted by dsfix.revert")
+                self._reject(state, Outcome.DISABLED, "reverted by dsfix.revert")
         self.on_change()
 
     def withdraw(self) -> None:
@@ -281,13 +281,13 @@ class Engine:
         for state in self.states.values():
             state.lock = threading.RLock()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Updates the outcomes: an applied patch whose target has since been replaced is a conflict."""
         self._catch_up()
         for state in self.states.values():
             with state.lock:
                 if state.done and state.outcome is not Outcome.PENDING:
-                    there = Outcome.APPLIED, _applied(state.patch)
+                    there = Outcome.APPLIED, _applied_reason(state.patch)
                     lost = Outcome.CONFLICT, "was applied, but another package has since replaced its target"
                     state.outcome, state.reason = there if state.in_force else lost
 
@@ -328,9 +328,9 @@ def _edits(patch: Patch, name: str) -> list[Edit]:
     return [change for change in patch.changes if isinstance(change, Edit) and change.module == name]
 
 
-def _waits(modules: Iterable[str]) -> str:
+def _waiting_reason(modules: Iterable[str]) -> str:
     return f"waits for the import of {', '.join(modules)}"
 
 
-def _applied(patch: Patch) -> str:
+def _applied_reason(patch: Patch) -> str:
     return "; ".join(dict.fromkeys(f"{type(c).__name__} of {c.target}" for c in patch.changes))

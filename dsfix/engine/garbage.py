@@ -10,7 +10,7 @@ _paused = False
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pauses automatic garbage collection: building syntax trees triggers many collections, each of which traverses
     everything that torch has loaded."""
     global _paused

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Callable
 
-from .garbage import uncollected
+from .garbage import gc_paused
 
 Callback = Callable[[ModuleType, str], None]
 Before = Callable[[str], None]
@@ -85,7 +85,7 @@ class _Loader:
             self._loader.exec_module(module)
         else:  # zipimporter before Python 3.10
             exec(self._loader.get_code(module.__name__), module.__dict__)
-        with uncollected():
+        with gc_paused():
             self._finder.callback(module, module.__name__)
 
 

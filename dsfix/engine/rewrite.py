@@ -79,11 +79,11 @@ def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache
         Refused: with the outcome and the reason; nothing has been changed then.
     """
     handles = {patch_id: EditHandle(patch_id, cache) for patch_id in patches}
-    wanted: dict[str, dict[str, list[Edit]]] = {}
+    edits_by_site: dict[str, dict[str, list[Edit]]] = {}
     for patch_id, edit in _pairs(patches):
-        wanted.setdefault(split_target(edit.qualname)[0], {}).setdefault(patch_id, []).append(edit)
+        edits_by_site.setdefault(split_target(edit.qualname)[0], {}).setdefault(patch_id, []).append(edit)
     try:
-        for outer, edits in wanted.items():
+        for outer, edits in edits_by_site.items():
             with lock:
                 function = find_function(module, outer)
                 site = _sites.setdefault(function, _Site(function, outer))  # a reload makes a new function
@@ -143,17 +143,17 @@ class _Site:
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
         """The existing closures of edited nested functions (a decorator's, say), with their new code."""
         for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} - {()}:
-            olds = [nested_code(each, names) for each in self.versions if _references(each, names) != _UNUSED]
+            olds = [nested_code(version, names) for version in self.versions if _references(version, names) != _UNUSED]
             inner = nested_code(new, names)
             referrers = gc.get_referrers(*olds) if olds else []  # traverses everything that torch has loaded
-            yield from ((each, inner) for each in referrers if isinstance(each, FunctionType))
+            yield from ((referrer, inner) for referrer in referrers if isinstance(referrer, FunctionType))
 
     def in_force(self, module: ModuleType) -> bool:
         try:
-            found = find_function(module, self.qualname)
+            function = find_function(module, self.qualname)
         except Refused:
             return False
-        return found is self.function and found.__code__ is self.current
+        return function is self.function and function.__code__ is self.current
 
 
 def _pairs(edits: Mapping[str, Sequence[Edit]]) -> list[tuple[str, Edit]]:
@@ -298,7 +298,9 @@ def _equal(one: CodeType, other: CodeType) -> bool:
 
 
 def _without_positions(code: CodeType) -> CodeType:
-    constants = tuple(_without_positions(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    constants = tuple(
+        _without_positions(co_const) if isinstance(co_const, CodeType) else co_const for co_const in code.co_consts
+    )
     if hasattr(code, "co_positions"):  # Python 3.11
         code = code.replace(co_linetable=b"")
     return code.replace(co_consts=constants)

@@ -56,7 +56,7 @@ class FunctionSource(NamedTuple):
         return trees.get(self) or trees.setdefault(self, self.parse())
 
 
-def while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
+def cached_until_changed(read: Callable[[str], _T]) -> Callable[[str], _T]:
     """Caches what was read from a file until the file changes or is forgotten."""
 
     @functools.lru_cache(maxsize=64)
@@ -75,7 +75,7 @@ def while_unchanged(read: Callable[[str], _T]) -> Callable[[str], _T]:
     return current
 
 
-@while_unchanged
+@cached_until_changed
 def text_of(path: str) -> str | None:
     """The file's text, or None if it has no readable source (bytecode only, wrong encoding)."""
     try:
@@ -85,13 +85,13 @@ def text_of(path: str) -> str | None:
     return None if "\0" in text else text
 
 
-@while_unchanged
+@cached_until_changed
 def digest_of(path: str) -> bytes:
     """A digest of the file's text."""
     return hashlib.blake2b((text_of(path) or "").encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-@while_unchanged
+@cached_until_changed
 def whole_tree(path: str) -> ast.Module:
     """The file's syntax tree, read-only; an empty one if it does not parse."""
     try:
@@ -100,7 +100,7 @@ def whole_tree(path: str) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
-@while_unchanged
+@cached_until_changed
 def _lines(path: str) -> list[str]:
     return io.StringIO((text_of(path) or "") + "\n").readlines()
 
@@ -122,11 +122,11 @@ def find_blocks(path: str, qualname: str) -> list[FunctionSource]:
     return [block for block in map(functools.partial(block_at, path), firsts) if block is not None]
 
 
-@while_unchanged
+@cached_until_changed
 def _definitions(path: str) -> dict[str, list[int]]:
     """Dotted path of every def and class of the file (without ``<locals>``) -> its 0-based lines, by indentation."""
     text = "\n" + (text_of(path) or "")
-    found: dict[str, list[int]] = {}
+    definitions: dict[str, list[int]] = {}
     stack: list[tuple[int, str]] = []
     line, at = 0, 0
     for match in _DEFINED.finditer(text):
@@ -136,8 +136,8 @@ def _definitions(path: str) -> dict[str, list[int]]:
         stack.append((indent, match[2]))
         line += text.count("\n", at, match.start())
         at = match.start()
-        found.setdefault(".".join(name for _, name in stack), []).append(line)
-    return found
+        definitions.setdefault(".".join(name for _, name in stack), []).append(line)
+    return definitions
 
 
 def _functions(node: ast.AST, above: str = "") -> Iterator[tuple[str, FunctionNode]]:
@@ -170,7 +170,7 @@ def block_at(path: str, first: int) -> FunctionSource | None:
 def _first(lines: list[str], definition: int) -> int:
     """The 0-based line of the first decorator of a definition."""
     indent, first = _indent(lines[definition]), definition
-    for number, stripped in _shallow(lines, range(definition - 1, -1, -1), indent):
+    for number, stripped in _dedents(lines, range(definition - 1, -1, -1), indent):
         if not (stripped.startswith("@") and _indent(lines[number]) == indent):
             break
         first = number
@@ -180,14 +180,14 @@ def _first(lines: list[str], definition: int) -> int:
 def _end(lines: list[str], first: int) -> int:
     """The 0-based line after the definition, or its decorators, at line `first`, by indentation."""
     defined = False
-    for number, stripped in _shallow(lines, range(first, len(lines)), _indent(lines[first])):
+    for number, stripped in _dedents(lines, range(first, len(lines)), _indent(lines[first])):
         if defined:
             return number
         defined = _DEFINITION.match(stripped) is not None
     return len(lines)
 
 
-def _shallow(lines: list[str], numbers: Iterable[int], indent: int) -> Iterator[tuple[int, str]]:
+def _dedents(lines: list[str], numbers: Iterable[int], indent: int) -> Iterator[tuple[int, str]]:
     """Those of the lines that are indented by `indent` or less and end a block there, stripped."""
     for number in numbers:
         if not lines[number][: indent + 1].isspace():  # true for nearly all
@@ -200,7 +200,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-@while_unchanged
+@cached_until_changed
 def top_level(path: str) -> ast.Module:
     """The file's syntax tree, read-only, without its functions and classes."""
     return _bare(whole_tree(path))
@@ -221,13 +221,13 @@ def forget(texts: bool) -> None:
         each.forget()
 
 
-@while_unchanged
+@cached_until_changed
 def imports(path: str) -> frozenset[str]:
     """The names that the file imports at its top level, as far as its text shows (indented: only above functions)."""
     text = "\n" + (text_of(path) or "")
     above = re.split(r"\n(?:def|class|async|@)", text, maxsplit=1)[0]
-    found = (*re.findall(rf"\n{_IMPORT}", text), *re.findall(rf"\n[ \t]+{_IMPORT}", above))
-    names = (name.split() for each in found for name in re.sub(r"#.*|[()\\]", "", each).split(","))
+    import_lists = (*re.findall(rf"\n{_IMPORT}", text), *re.findall(rf"\n[ \t]+{_IMPORT}", above))
+    names = (name.split() for import_list in import_lists for name in re.sub(r"#.*|[()\\]", "", import_list).split(","))
     return frozenset(name[-1].partition(".")[0] for name in names if name) - {"*"}
 
 

@@ -10,9 +10,9 @@ from ..catalogue.registry import Summary
 from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
-from ..versions import Fit, gate, installed, module_file, on_disk
+from ..versions import RangeMatch, gate, installed, module_file, on_disk
 from . import anchors
-from .cache import Cache, declared, digest, stamps
+from .cache import Cache, declaration_key, digest, stamps
 from .source import FunctionSource, digest_of, find_blocks, text_of, top_level
 
 NO_SOURCE = "has no readable source"
@@ -31,7 +31,7 @@ def before_source(summary: Summary, settings: Settings, cache: Cache) -> Verdict
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
     gated = gate(summary.affects, cache.gate)
-    return Verdict(Outcome.NOT_AFFECTED, gated.reason) if gated.fit is Fit.OUTSIDE else None
+    return Verdict(Outcome.NOT_AFFECTED, gated.reason) if gated.fit is RangeMatch.OUTSIDE else None
 
 
 def by_source(patch: Patch, cache: Cache) -> Verdict:
@@ -41,16 +41,16 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
     by_text = any(isinstance(each, (Edit, Source)) for each in (*patch.changes, *patch.present))
     if refused is None and gated.newer and not patch.present:
         refused = Refused(Outcome.UNPROVEN, "the patch declares no `present=` evidence")
-    elif refused is None and gated.fit is Fit.UNSURE and not by_text:
+    elif refused is None and gated.fit is RangeMatch.UNSURE and not by_text:
         refused = Refused(Outcome.DRIFTED, "its source is not available")
     if refused is None:
         verbs = ", ".join(dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes))
-        judged = ", but its source has the bug" if gated.fit is Fit.UNSURE or gated.newer else ""
+        judged = ", but its source has the bug" if gated.fit is RangeMatch.UNSURE or gated.newer else ""
         when = f"when {', '.join(patch.modules)} is imported"
         return Verdict(Outcome.PENDING, f"{gated.reason}{judged}: {verbs} {when}")
     if refused.outcome is Outcome.DRIFTED and gated.newer:
         return Verdict(Outcome.UNPROVEN, f"{gated.reason}: {refused.reason}")
-    unexpected = gated.fit is Fit.UNSURE and not gated.near and not refused.reason.endswith(NO_SOURCE)
+    unexpected = gated.fit is RangeMatch.UNSURE and not gated.near and not refused.reason.endswith(NO_SOURCE)
     if refused.outcome is Outcome.DRIFTED and unexpected:
         # a build that was not expected to have the bug
         return Verdict(Outcome.NOT_AFFECTED, f"{gated.reason}, and its source does not have the bug: {refused.reason}")
@@ -58,10 +58,10 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
 
 
 def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
-    paths, declaration = looked_at(patch)
+    paths, declaration = fingerprint_inputs(patch)
     key = ("source", paths, stamps(filter(None, map(on_disk, paths))), declaration)
-    found = cache.remember(key, lambda: [] if proven.applies(fingerprint(paths, declaration)) else _refusal(patch))
-    return Refused(Outcome(found[0][0]), found[0][1]) if found else None
+    refusal = cache.get_or_make(key, lambda: [] if proven.applies(fingerprint(paths, declaration)) else _refusal(patch))
+    return Refused(Outcome(refusal[0][0]), refusal[0][1]) if refusal else None
 
 
 def fingerprint(paths: Sequence[str], declaration: object) -> str:
@@ -69,23 +69,23 @@ def fingerprint(paths: Sequence[str], declaration: object) -> str:
     return digest((declaration, [digest_of(path) for path in paths]))[:8].hex()
 
 
-def looked_at(patch: Patch) -> tuple[list[str], object]:
+def fingerprint_inputs(patch: Patch) -> tuple[list[str], object]:
     """What decides whether the patch applies to the source: files and the patch's declaration."""
     evidence: tuple[Change | Source, ...] = (*patch.changes, *patch.present, *patch.fixed)
     paths = [module_file(name) or "" for name in sorted({each.module for each in evidence})]
-    return paths, (len(patch.changes), len(patch.present), [declared(each) for each in evidence])
+    return paths, (len(patch.changes), len(patch.present), [declaration_key(each) for each in evidence])
 
 
 def _refusal(patch: Patch) -> list[tuple[str, str]]:
     """Why the patch does not apply to the source, as its outcome and reason."""
     try:
         for evidence in patch.fixed:
-            if _is_there(evidence):
+            if _is_present(evidence):
                 where = evidence.qualname or evidence.target
                 raise Refused(Outcome.ALREADY_FIXED, f"{where} has `{anchors.first_line(evidence.code)}`")
         _check_all(patch.changes)
         for evidence in patch.present:
-            if not _is_there(evidence):
+            if not _is_present(evidence):
                 where = evidence.qualname or evidence.target
                 raise Refused(Outcome.DRIFTED, f"{where} has no `{anchors.first_line(evidence.code)}`")
     except Refused as refused:
@@ -93,7 +93,7 @@ def _refusal(patch: Patch) -> list[tuple[str, str]]:
     return []
 
 
-def _is_there(evidence: Source) -> bool:
+def _is_present(evidence: Source) -> bool:
     """Whether the evidence is in the source. Raises Refused if the file is missing."""
     path = _file(evidence.module)
     if not evidence.qualname:

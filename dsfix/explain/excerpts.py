@@ -36,7 +36,7 @@ class Excerpts:
 
     def __init__(self, literals: Iterable[str]) -> None:
         self._by_form, self._forms = _searched(frozenset(literals))
-        self._longest = max((len(each) for found in self._by_form.values() for each in found), default=0)
+        self._longest = max((len(each) for results in self._by_form.values() for each in results), default=0)
         self.size = self.lines = 0
 
     def of(self, blocks: Iterable[bytes]) -> Iterator[Excerpt]:
@@ -73,14 +73,14 @@ class Excerpts:
 
     def _hits(self, buffer: bytes, start: int, stop: int) -> list[int]:
         """Returns the positions of the strings from `start` to `stop`, one per string and line."""
-        found = set()
+        positions = set()
         for literal in self._possible(buffer[start : stop + self._longest]):
             at = buffer.find(literal, start, stop + len(literal) - 1)
             while at >= 0:
-                found.add(at)
+                positions.add(at)
                 line_end = buffer.find(b"\n", at, at + _AFTER)
                 at = buffer.find(literal, line_end if line_end >= 0 else at + _AFTER, stop + len(literal) - 1)
-        return sorted(found)
+        return sorted(positions)
 
     def _possible(self, text: bytes) -> list[bytes]:
         """Returns the strings that the text may contain: each form of a line is searched once."""
@@ -102,12 +102,12 @@ def _form(text: bytes) -> bytes:
 
 
 def _numbers(buffer: bytes, begin: int, first: int, hits: list[int]) -> frozenset[int]:
-    found = set()
+    numbers = set()
     for at in hits:
         first += buffer.count(b"\n", begin, at)
         begin = at
-        found.add(first)
-    return frozenset(found)
+        numbers.add(first)
+    return frozenset(numbers)
 
 
 def _zones(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

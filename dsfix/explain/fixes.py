@@ -25,10 +25,10 @@ class PatchFix:
     in_log: bool | None
 
     def sentence(self) -> str:
-        parts = [self._here(), *([] if self.in_log is None else [self._in_log()])]
+        parts = [self._in_environment(), *([] if self.in_log is None else [self._in_log()])]
         return f"{self.id} {'; '.join(parts)}"
 
-    def _here(self) -> str:
+    def _in_environment(self) -> str:
         outcome, reason = self.verdict.outcome, self.verdict.reason
         if outcome is Outcome.PENDING:
             return f"applies here ({reason.partition(': ')[0]}): {_USE}"
@@ -60,7 +60,7 @@ def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list
     in_log: the versions that the log names; several if it names several releases, of which one with the bug counts.
     """
     settings, catalogue = Settings.read(), registry.catalogue()
-    found = []
+    results = []
     for patch_id in sorted(patch_ids):
         affects = catalogue[patch_id].patch.affects
         for versions_of_one in in_log:
@@ -68,6 +68,6 @@ def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list
             fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
             if fits:
                 break
-        found.append(PatchFix(patch_id, survey.decide(catalogue[patch_id], settings), named, fits))
-    useful = [fix for fix in found if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
-    return useful or found
+        results.append(PatchFix(patch_id, survey.decide(catalogue[patch_id], settings), named, fits))
+    useful = [fix for fix in results if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
+    return useful or results

@@ -31,8 +31,8 @@ _NO_HOST = re.compile(r"(?i)error|exception|warning|info|debug|critical|fatal")
 
 def frame(line: str) -> tuple[str, str] | None:
     """Returns the path and the function of a frame's line in a traceback."""
-    found = _FRAME.match(line)
-    return (found[1] or found[2], found[3]) if found else None
+    match = _FRAME.match(line)
+    return (match[1] or match[2], match[3]) if match else None
 
 
 class Line(NamedTuple):
@@ -55,7 +55,7 @@ class Cleaner:
 
     def lines(self, text: str, first: int) -> list[Line]:
         """Returns the lines of an excerpt whose first line has the number `first`."""
-        raw = [(number, each) for number, line in enumerate(text.split("\n"), first) for each in _pieces(line)]
+        raw = [(number, piece) for number, line in enumerate(text.split("\n"), first) for piece in _pieces(line)]
         if any(part in text for part in _OF_TRACEBACK):
             for _, each in raw:
                 if each[0] not in " \t" and any(part in each for part in _OF_TRACEBACK):
@@ -65,8 +65,8 @@ class Cleaner:
     def _learn(self, text: str) -> None:
         at, host = 0, None
         for _ in range(_MOST_PREFIXES):
-            if found := _PREFIX.match(text, at):
-                at = found.end()
+            if match := _PREFIX.match(text, at):
+                at = match.end()
             elif not host and (host := _HOST.match(text, at)) and not _NO_HOST.search(host["host"]):
                 at = host.end()
             else:
@@ -78,14 +78,14 @@ class Cleaner:
         at = 0
         source: list[str] = []
         for _ in range(_MOST_PREFIXES):
-            if found := text[at : at + 1] in _STARTS and _PREFIX.match(text, at):
-                self._stamp = (found["stamp"] or self._stamp).replace("T", " ")
-                source += filter(None, found.group("rank", "task", "actor", "pod"))
-            elif self._hosts and (found := _HOST.match(text, at)) and found["prefix"] in self._hosts:
-                source.append(self._hosts[found["prefix"]])
+            if match := text[at : at + 1] in _STARTS and _PREFIX.match(text, at):
+                self._stamp = (match["stamp"] or self._stamp).replace("T", " ")
+                source += filter(None, match.group("rank", "task", "actor", "pod"))
+            elif self._hosts and (match := _HOST.match(text, at)) and match["prefix"] in self._hosts:
+                source.append(self._hosts[match["prefix"]])
             else:
                 break
-            at = found.end()
+            at = match.end()
         return Line(number, "/".join(dict.fromkeys(source)) if source else "", text[at:], self._stamp)
 
 

@@ -24,7 +24,8 @@ class Literals:
 
     def __init__(self, strings: Iterable[bytes]) -> None:
         self._strings = [
-            (each, [frozenset(_blocks(each[start:])) for start in range(_BLOCK)]) for each in dict.fromkeys(strings)
+            (string, [frozenset(_blocks(string[start:])) for start in range(_BLOCK)])
+            for string in dict.fromkeys(strings)
         ]
 
     def within(self, text: bytes) -> list[bytes]:
@@ -76,5 +77,5 @@ def _clauses(parsed: Any) -> list[Clause[str]]:
         elif name == "BRANCH":
             each = [_clauses(branch) for branch in argument[1]]
             if all(each):
-                clauses.append(frozenset().union(*(max(found, key=_least) for found in each)))
+                clauses.append(frozenset().union(*(max(results, key=_least) for results in each)))
     return clauses

@@ -61,7 +61,7 @@ class Versions:
                 if weight < before:
                     versions = []
                 if weight <= before:
-                    others = [each for each in versions if each != match["version"]]
+                    others = [version for version in versions if version != match["version"]]
                     self._found[name] = weight, [*others, match["version"]][-_MOST:]
 
     def as_dict(self) -> dict[str, str]:

@@ -66,12 +66,14 @@ class Problem:
 
     def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
         """Returns ids of patches whose symptoms match, "" for the signature -> the spans of the matches."""
-        found = ((each.patch, segment.printed(each.places(segment.text))) for each in self.expressions)
-        return {patch: places for patch, places in found if places}
+        spans = (
+            (expression.patch, segment.printed(expression.places(segment.text))) for expression in self.expressions
+        )
+        return {patch: places for patch, places in spans if places}
 
 
 @functools.cache
-def known() -> tuple[Problem, ...]:
+def all_problems() -> tuple[Problem, ...]:
     """Returns every signature, then every symptom of a patch that no signature names."""
     catalogue = {entry.id: entry for entry in registry.catalogue().values() if entry.patch.symptom}
     signatures = load()
@@ -88,26 +90,26 @@ def known() -> tuple[Problem, ...]:
 
 def literals() -> set[str]:
     """Returns the strings to search a log for so that no problem is missed."""
-    expressions = (expression for problem in known() for expression in problem.expressions)
+    expressions = (expression for problem in all_problems() for expression in problem.expressions)
     return {literal for expression in expressions for literal in trigger(list(expression.clauses))}
 
 
 def possible(text: str) -> list[Problem]:
     """Returns the problems, in the order of `known`, of which the text has a string that a match requires."""
     problems, literals = _by_literal()
-    found = {place for literal in [b"", *literals.within(text.encode())] for place in problems.get(literal, ())}
-    return [known()[place] for place in sorted(found)]
+    candidates = {place for literal in [b"", *literals.within(text.encode())] for place in problems.get(literal, ())}
+    return [all_problems()[place] for place in sorted(candidates)]
 
 
 @functools.cache
 def _by_literal() -> tuple[Mapping[bytes, list[int]], Literals]:
     """Returns string -> places in `known`, and a search for them; under b"" plug-ins' symptoms that require none."""
-    found: dict[bytes, list[int]] = {}
-    for place, problem in enumerate(known()):
+    by_literal: dict[bytes, list[int]] = {}
+    for place, problem in enumerate(all_problems()):
         for expression in problem.expressions:
             for literal in trigger(list(expression.clauses)) or ("",):
-                found.setdefault(literal.encode(), []).append(place)
-    return found, Literals(filter(None, found))
+                by_literal.setdefault(literal.encode(), []).append(place)
+    return by_literal, Literals(filter(None, by_literal))
 
 
 def _of_signature(signature: Signature, catalogue: Mapping[str, registry.Entry]) -> Problem:
@@ -164,7 +166,7 @@ def _for(name: str, specifiers: str, version: str) -> str:
 
 def _without_floor(name: str, specifiers: str) -> str:
     floor = f">={versions.EARLIEST_PROVEN}"
-    return ",".join(each for each in specifiers.split(",") if name != "deepspeed" or each != floor)
+    return ",".join(word for word in specifiers.split(",") if name != "deepspeed" or word != floor)
 
 
 def _links(links: Iterable[str]) -> tuple[str, ...]:

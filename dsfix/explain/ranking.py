@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from .recognise import LogPlace, LogReading, Recognised
+from .recognise import LogPlace, LogReading, RecognisedProblem
 from .signature import Role
 
 
-class Standing(enum.Enum):
+class FindingRole(enum.Enum):
     """The role of a finding in this job."""
 
     CAUSE = "cause"  # the first error
@@ -21,15 +21,15 @@ class Standing(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedFinding:
     """first: the first place in all logs."""
 
-    found: Recognised
-    standing: Standing
+    found: RecognisedProblem
+    standing: FindingRole
     first: LogPlace
 
 
-def ranked(reading: LogReading) -> list[Ranked]:
+def rank_findings(reading: LogReading) -> list[RankedFinding]:
     """Returns the findings, the most likely cause first.
 
     An unknown error comes first if there are only follow-ups and notes. With a known cause, an unknown error is omitted
@@ -48,13 +48,13 @@ def ranked(reading: LogReading) -> list[Ranked]:
     def when(place: LogPlace) -> tuple[str, int, int]:
         return place.stamp if by_time else "", place.file, place.line
 
-    def first(found: Recognised) -> LogPlace:
+    def first(found: RecognisedProblem) -> LogPlace:
         return min(found.first.values(), key=when)
 
-    def sort(some: list[Recognised]) -> list[Recognised]:
+    def sort(some: list[RecognisedProblem]) -> list[RecognisedProblem]:
         return sorted(some, key=lambda found: when(first(found)))
 
-    def of(*roles: Role) -> list[Recognised]:
+    def of(*roles: Role) -> list[RecognisedProblem]:
         return sort([found for found in known if found.problem and found.problem.role in roles])
 
     causes, possible, notes = of(Role.CAUSE, Role.GENERAL), of(Role.POSSIBLE), of(Role.NOTE)
@@ -62,14 +62,14 @@ def ranked(reading: LogReading) -> list[Ranked]:
         notes += [found for found in sort(unknown) if when(first(found)) < when(first(causes[0]))][:1]
     elif not possible:
         causes = sort(unknown)[:1]
-    order = [(found, Standing.LATER) for found in causes]
-    order[:1] = [(found, Standing.CAUSE) for found, _ in order[:1]]
-    order += [(found, Standing.POSSIBLE) for found in possible]
+    order = [(found, FindingRole.LATER) for found in causes]
+    order[:1] = [(found, FindingRole.CAUSE) for found, _ in order[:1]]
+    order += [(found, FindingRole.POSSIBLE) for found in possible]
     if possible and not causes:
         for found in sort(unknown)[:1]:
             sooner = when(first(found)) < when(first(possible[0]))
-            order.insert(0 if sooner else len(order), (found, Standing.CAUSE if sooner else Standing.LATER))
-    order += [(found, Standing.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
-    order += [(found, Standing.NOTE) for found in sort(notes)]
-    order += [(found, Standing.EXCLUDED) for found in sort(excluded)]
-    return [Ranked(found, standing, first(found)) for found, standing in order]
+            order.insert(0 if sooner else len(order), (found, FindingRole.CAUSE if sooner else FindingRole.LATER))
+    order += [(found, FindingRole.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
+    order += [(found, FindingRole.NOTE) for found in sort(notes)]
+    order += [(found, FindingRole.EXCLUDED) for found in sort(excluded)]
+    return [RankedFinding(found, standing, first(found)) for found, standing in order]

@@ -34,7 +34,7 @@ class LogPlace:
 
 
 @dataclass
-class Recognised:
+class RecognisedProblem:
     """One problem, or (problem is None) one unknown error, in all logs.
 
     first: the first place in each file. sources: the processes, as far as the lines name them. patches: those whose
@@ -72,8 +72,8 @@ class LogReading:
 
     def __init__(self) -> None:
         self.files: list[LogFile] = []
-        self.known: dict[str, Recognised] = {}
-        self.unknown: dict[str, Recognised] = {}
+        self.known: dict[str, RecognisedProblem] = {}
+        self.unknown: dict[str, RecognisedProblem] = {}
         self.versions = Versions()
         self._literals = problems.literals() | {TRACEBACK, *LITERALS}
 
@@ -131,15 +131,15 @@ class _OneFile:
     def _count(self, problem: Problem, matches: _Matches, segment: Segment) -> None:
         lines = _of_traceback(matches, segment)[-1:]  # count it once: its frames may contain its message
         if not lines:
-            ends = sorted(end for found in matches.values() for _, end in found)
+            ends = sorted(end for recognised in matches.values() for _, end in recognised)
             lines = [segment.line_at(end - 1) for end in ends]
         for line in lines:
             key = problem.id, line.source
             if line.number > self._last.get(key, 0):
                 self._last[key] = line.number
-                found = self._reading.known.setdefault(problem.id, Recognised(problem))
-                found.add(self._file, line)
-                found.patches |= matches.keys() - {""}
+                recognised = self._reading.known.setdefault(problem.id, RecognisedProblem(problem))
+                recognised.add(self._file, line)
+                recognised.patches |= matches.keys() - {""}
 
     def _follow(self, segment: Segment, raised: Line, known: bool, hits: frozenset[int]) -> None:
         """Records an unknown error: the first of a chain, unless another error of the chain is known."""
@@ -156,17 +156,17 @@ class _OneFile:
         if known or not new or _USER.match(error):
             return
         if error in unknown or len(unknown) < _MOST_UNKNOWN:
-            found = unknown.get(error)
-            if not found:
-                found = unknown[error] = Recognised(None, where=raised_in(segment, raised))
-            found.add(self._file, raised)
+            recognised = unknown.get(error)
+            if not recognised:
+                recognised = unknown[error] = RecognisedProblem(None, where=raised_in(segment, raised))
+            recognised.add(self._file, raised)
 
 
 def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:
     """Returns the lines of matches within the segment's traceback; for matches beyond it, the exception's line."""
     if not (raised := segment.raised):
         return []
-    spans = sorted(span for found in matches.values() for span in found)
+    spans = sorted(span for results in matches.values() for span in results)
     return [
         min(segment.line_at(end - 1), raised, key=lambda line: line.number)
         for start, end in spans

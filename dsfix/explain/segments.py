@@ -76,8 +76,8 @@ def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterato
     sources: dict[str, list[Line]] = {}
     for line in lines:
         sources.setdefault(line.source, []).append(line)
-    found = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
-    yield from sorted(found, key=lambda segment: segment.lines[0].number)
+    results = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
+    yield from sorted(results, key=lambda segment: segment.lines[0].number)
 
 
 def around(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
@@ -138,7 +138,7 @@ def _near(places: Iterable[int]) -> Iterator[list[int]]:
 
 def raised_in(segment: Segment, raised: Line) -> str:
     """Returns the function that raised the error, and the last one of DeepSpeed; "" if no frame is there."""
-    frames = [found for line in segment.lines if line.number <= raised.number if (found := frame(line.text))]
+    frames = [parts for line in segment.lines if line.number <= raised.number if (parts := frame(line.text))]
     if not frames:
         return ""
     ours = [each for each in frames if _OURS.match(each[0])]
@@ -151,5 +151,5 @@ def raised_in(segment: Segment, raised: Line) -> str:
 
 def _named(path: str, function: str) -> str:
     """Shows a path from the package on, or the name of a file that is in none."""
-    found = _OURS.match(path) or _ELSEWHERE.match(path)
-    return f"{path[found.end() if found else 0 :]}, in {function}".replace("\\", "/")
+    match = _OURS.match(path) or _ELSEWHERE.match(path)
+    return f"{path[match.end() if match else 0 :]}, in {function}".replace("\\", "/")

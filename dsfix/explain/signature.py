@@ -72,5 +72,5 @@ def _signature(name: str, fields: Mapping[str, Any]) -> Signature:
 
 
 def _link(evidence: str) -> str:
-    found = _NUMBER.fullmatch(evidence)
-    return f"https://github.com/{found[1] or 'deepspeedai/DeepSpeed'}/issues/{found[2]}" if found else evidence
+    match = _NUMBER.fullmatch(evidence)
+    return f"https://github.com/{match[1] or 'deepspeedai/DeepSpeed'}/issues/{match[2]}" if match else evidence

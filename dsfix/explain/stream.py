@@ -66,14 +66,14 @@ def _utf8(found: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _without_escapes(found: Iterator[bytes]) -> Iterator[bytes]:
-    kept = b""
+    pending = b""
     for each in found:
-        block = kept + each
-        kept = b""
+        block = pending + each
+        pending = b""
         if b"\x1b" in block:
             cut = block.rfind(b"\x1b", -_LONGEST_ESCAPE)
             if cut >= 0 and not _ESCAPE.match(block, cut):  # it continues in the next block
-                block, kept = block[:cut], block[cut:]
+                block, pending = block[:cut], block[cut:]
             block = _ESCAPE.sub(b"", block)
         yield block
-    yield kept
+    yield pending

@@ -53,7 +53,7 @@ def before(call: Call) -> None:
     except ValueError as error:
         _report(call, [str(error)], stop=True)
         return
-    applied = {each.id for each in patch_reports() if each.outcome is Outcome.APPLIED}
+    applied = {patch_report.id for patch_report in patch_reports() if patch_report.outcome is Outcome.APPLIED}
     worst = [
         finding for finding in checked.findings if finding.level is not Level.NOTE and not _fixed(finding, applied)
     ]
@@ -79,57 +79,59 @@ def _report(call: Call, lines: list[str], stop: bool) -> None:
 
 
 def _given(call: Call) -> dict[str, Value]:
-    given: dict[str, Value] = {}
+    arguments: dict[str, Value] = {}
     optimizer = call.arguments.get("optimizer")
     if hasattr(optimizer, "param_groups"):
-        given["optimizer"] = type(optimizer).__name__
+        arguments["optimizer"] = type(optimizer).__name__
     scheduler = call.arguments.get("lr_scheduler")
     if scheduler is not None:
-        given["scheduler"] = type(scheduler).__name__
+        arguments["scheduler"] = type(scheduler).__name__
     if hasattr(call.model, "peft_config"):
-        given["lora"] = "peft"
+        arguments["lora"] = "peft"
     if getattr(call.model, "is_gradient_checkpointing", False) is True:
-        given["gradient_checkpointing"] = True
-    given.update(_of_the_job(call))
-    return given
+        arguments["gradient_checkpointing"] = True
+    arguments.update(_of_the_job(call))
+    return arguments
 
 
 def _of_the_job(call: Call) -> dict[str, Value]:
     """What only the job knows: its processes, its mpu, and the dtypes of its model."""
-    found: dict[str, Value] = {}
+    facts: dict[str, Value] = {}
     launched = os.environ.get("WORLD_SIZE", "")
     if launched.isdigit() and int(launched):
-        found["launched"] = int(launched)
+        facts["launched"] = int(launched)
     mpu = call.arguments.get("mpu")
     for name in _SIZES:
         if hasattr(mpu, name):
-            found["tensor_parallel"] = int(getattr(mpu, name)())
+            facts["tensor_parallel"] = int(getattr(mpu, name)())
             break
     if hasattr(call.model, "named_modules"):
-        found["float8"] = any("float8" in str(getattr(each, "dtype", "")) for each in call.model.parameters())
-        found["fp32_buffers"] = _loses_fp32(call.model)
-    return found
+        facts["float8"] = any("float8" in str(getattr(parameter, "dtype", "")) for parameter in call.model.parameters())
+        facts["fp32_buffers"] = _loses_fp32(call.model)
+    return facts
 
 
 def _loses_fp32(model: Any) -> bool:
     """Whether DeepSpeed casts, or zero.Init has cast, a buffer that the model's class keeps in fp32."""
     from ..check.rules.surroundings import CASTS_BUFFERS
 
-    patched = any(each.id == _ROUTING[0] and each.outcome is Outcome.APPLIED for each in patch_reports())
+    patched = any(
+        patch_report.id == _ROUTING[0] and patch_report.outcome is Outcome.APPLIED for patch_report in patch_reports()
+    )
     casts_all = fits(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
     dtypes = (*_HALF, "torch.float32") if casts_all else _HALF
-    kept = [
+    fp32_patterns = [
         (f"{place}." if place else "", str(each).replace("*", ".*"))
         for place, module in model.named_modules()
         for each in getattr(module, "_keep_in_fp32_modules_strict", None) or ()
     ]
-    if not kept:
+    if not fp32_patterns:
         return False
     return any(
         name.startswith(place) and re.search(pattern, name[len(place) :])
         for name, buffer in model.named_buffers()
         if str(getattr(buffer, "dtype", "")) in dtypes and not (patched and name.endswith(_ROUTING[1]))
-        for place, pattern in kept
+        for place, pattern in fp32_patterns
     )
 
 

@@ -39,25 +39,25 @@ def before(call: Call) -> None:
     kind = "".join(kinds) or "cpu"
     devices: Any = getattr(importlib.import_module("torch"), kind, None)
     here = kind if kind == "cpu" else _device(kind, devices, device_ids)
-    found = dispatch.find(model, here)
+    result = dispatch.find(model, here)
     # users who exclude parameters from DDP place them themselves
-    if found is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
+    if result is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
         return
-    refuse_offloaded(found, REMEDY)
+    refuse_offloaded(result, REMEDY)
     if kind == "cpu":
         return
     if device_ids:
-        wrong = found.elsewhere(here) or {str(parameter.device) for parameter in parameters.values()} != {here}
+        wrong = result.elsewhere(here) or {str(parameter.device) for parameter in parameters.values()} != {here}
     else:
-        wrong = _too_few(found, devices.device_count())
+        wrong = _too_few(result, devices.device_count())
     if wrong and call.settings.device_map == "repair":
-        repair(found, f"the model is moved to {here}")
+        repair(result, f"the model is moved to {here}")
         model.to(here)
     elif wrong and device_ids:
-        if not found.elsewhere(here):
+        if not result.elsewhere(here):
             placed = {name.rpartition(".")[0]: str(parameter.device) for name, parameter in parameters.items()}
-            found = dataclasses.replace(found, placed=placed)
-        refuse(found, f"{here}, which was passed to DistributedDataParallel as device_ids", REMEDY)
+            result = dataclasses.replace(result, placed=placed)
+        refuse(result, f"{here}, which was passed to DistributedDataParallel as device_ids", REMEDY)
     elif wrong:
         log.warn(
             "device_map placed the model on several devices, and this machine has too few devices for each process to "

@@ -34,17 +34,17 @@ def before(call: Call) -> None:
     if call.settings.device_map == "off":
         return
     here = _device(call)
-    found = dispatch.find(call.model, here)
-    if found is None:
+    result = dispatch.find(call.model, here)
+    if result is None:
         return
-    refuse_offloaded(found, REMEDY)
-    if found.elsewhere(here):
+    refuse_offloaded(result, REMEDY)
+    if result.elsewhere(here):
         if call.settings.device_map == "repair":
-            repair(found, f"DeepSpeed moves the model to {here}")
+            repair(result, f"DeepSpeed moves the model to {here}")
         else:
-            refuse(found, f"{here}, to which DeepSpeed moves the whole model", REMEDY)
-    elif not found.placed and len(found.mapped) == 1 and found.mapped.isdisjoint({here, "cpu", "disk"}):
-        (other,) = found.mapped
+            refuse(result, f"{here}, to which DeepSpeed moves the whole model", REMEDY)
+    elif not result.placed and len(result.mapped) == 1 and result.mapped.isdisjoint({here, "cpu", "disk"}):
+        (other,) = result.mapped
         log.warn(
             f"device_map placed the model on {other}, and DeepSpeed moves it to {here}: this process uses memory on "
             f"both. {REMEDY}"

@@ -68,11 +68,11 @@ def _children(torch: Any, value: Any) -> list[tuple[Any, Any]]:
 
 
 def _by_device(torch: Any, tensors: Iterable[Any], named: dict[str, Any]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    given = [*((f"tensors[{position}]", value) for position, value in enumerate(tensors)), *named.items()]
-    for path, tensor in _paths(torch, given):
-        found.setdefault(str(tensor.device), []).append(path)
-    return found
+    by_device: dict[str, list[str]] = {}
+    named_arguments = [*((f"tensors[{position}]", value) for position, value in enumerate(tensors)), *named.items()]
+    for path, tensor in _paths(torch, named_arguments):
+        by_device.setdefault(str(tensor.device), []).append(path)
+    return by_device
 
 
 def _paths(torch: Any, given: list[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

@@ -41,12 +41,12 @@ class Dispatch:
         roots = {name for name, module in self.model.named_modules() if any(map(_is_root, _hooks(module)))}
         if roots.issuperset(self.placed):
             roots = set()
-        found: dict[str, list[str]] = {}
+        outermost: dict[str, list[str]] = {}
         for name, device in self.placed.items():
             above = _above(name, self.placed)
             if name not in roots and (above is None or above in roots or self.placed[above] != device):
-                found.setdefault(device, []).append(name or "the whole model")
-        return found
+                outermost.setdefault(device, []).append(name or "the whole model")
+        return outermost
 
     def remove(self) -> int:
         """Removes accelerate's dispatch hooks and the map; returns the number of modules that had a hook.
@@ -123,8 +123,8 @@ def _single(hook: Any) -> Iterator[Any]:
 
 
 def _map(module: Any) -> dict[str, Any]:
-    found = vars(module).get("hf_device_map")
-    return found if isinstance(found, dict) else {}
+    device_map = vars(module).get("hf_device_map")
+    return device_map if isinstance(device_map, dict) else {}
 
 
 def _is_root(hook: Any) -> bool:

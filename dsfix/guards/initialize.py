@@ -49,7 +49,7 @@ class Call(NamedTuple):
         return config
 
 
-class Watch:
+class GuardHooks:
     """Wraps the three functions whenever their modules have been executed."""
 
     def __init__(self, settings: Settings) -> None:

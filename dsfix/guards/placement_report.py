@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .tensors import Held, held_by
+from .tensors import TensorRef, iter_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -135,19 +135,19 @@ def placement_report(engine_or_model: Any, device: Any = None) -> PlacementRepor
         )
     if hasattr(type(engine_or_model), "zero_optimization_partition_weights"):
         engine: Any = engine_or_model
-        tensors = list(held_by(engine.module))
+        tensors = list(iter_tensors(engine.module))
         zero3 = engine.zero_optimization_partition_weights()
         if device is None and not engine.dont_change_device:
             device = engine.device
     else:
         engine = None
-        tensors = list(held_by(engine_or_model))
-        zero3 = any(hasattr(each.tensor, "ds_id") for each in tensors)
+        tensors = list(iter_tensors(engine_or_model))
+        zero3 = any(hasattr(tensor.tensor, "ds_id") for tensor in tensors)
         if device is None:
             device = _main_device(tensors)
     if device is not None:
         device = torch.empty(0, device=device).device  # "cuda" with its index
-    causes = ((each, _cause(each, device, engine is not None, zero3)) for each in tensors)
+    causes = ((tensor, _cause(tensor, device, engine is not None, zero3)) for tensor in tensors)
     misplaced = tuple(_described(each, cause) for each, cause in causes if cause is not None)
     return PlacementReport("" if device is None else str(device), misplaced)
 
@@ -172,18 +172,18 @@ def move_buffers(model: torch.nn.Module, report: PlacementReport) -> tuple[Place
     return PlacementReport(report.device, tuple(moved)), PlacementReport(report.device, tuple(left))
 
 
-def _main_device(tensors: list[Held]) -> torch.device | None:
+def _main_device(tensors: list[TensorRef]) -> torch.device | None:
     """The expected device of a model without an engine."""
     elements: Counter[torch.device] = Counter()
-    for each in tensors:
-        if hasattr(each.tensor, "ds_id"):
-            return each.tensor.device
-        if each.kind != "attribute" and each.tensor.device.type != "meta":
-            elements[each.tensor.device] += each.tensor.numel()
+    for tensor in tensors:
+        if hasattr(tensor.tensor, "ds_id"):
+            return tensor.tensor.device
+        if tensor.kind != "attribute" and tensor.tensor.device.type != "meta":
+            elements[tensor.tensor.device] += tensor.tensor.numel()
     return max(elements, key=lambda device: (elements[device], device.type != "cpu"), default=None)
 
 
-def _cause(held: Held, device: torch.device | None, in_engine: bool, zero3: bool) -> _Cause | None:
+def _cause(held: TensorRef, device: torch.device | None, in_engine: bool, zero3: bool) -> _Cause | None:
     """Why a tensor is not on the expected device; None if it is."""
     tensor = held.tensor
     has_ds_id = hasattr(tensor, "ds_id")
@@ -207,7 +207,7 @@ def _present_at_initialize(module: torch.nn.Module) -> bool:
     return "_external_params" in vars(module)  # ZeRO-3 sets it on each module that it finds
 
 
-def _described(held: Held, cause: _Cause) -> Misplaced:
+def _described(held: TensorRef, cause: _Cause) -> Misplaced:
     tensor = held.tensor
     return Misplaced(
         held.path,

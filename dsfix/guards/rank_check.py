@@ -53,24 +53,24 @@ def after(call: Call, result: Any) -> None:
     if store is None or distributed.get_world_size() == 1 or distributed.get_backend() == "fake":  # MPI has no store
         return
     kept = distributed.PrefixStore(f"dsfix {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    board = Board(kept, distributed.get_rank(), distributed.get_world_size())
+    board = StatementStore(kept, distributed.get_rank(), distributed.get_world_size())
     first = _published is None or _published() is not group
     if first:
-        board.publish(Statement.here())
+        board.publish(Statement.of_this_process())
         _published = weakref.ref(group)
-    found = board.differences()
+    results = board.differences()
     if isinstance(result, tuple):
-        if found:
-            raise RankError(f"{found}\n{_ADVICE}")
+        if results:
+            raise RankError(f"{results}\n{_ADVICE}")
         silent = board.silent() if board.rank == 0 and getattr(result[0], "dp_world_size", 0) == board.size else []
         if silent:
             late = "have not" if len(silent) > 1 else "has not"
             log.warn_repeatedly("ranks", f"{_ranks(silent)} {late} reported yet: slow, or without dsfix. {_ADVICE}")
-    elif found and first:
-        log.warn(f"{found}\n{_ADVICE}")
+    elif results and first:
+        log.warn(f"{results}\n{_ADVICE}")
 
 
-class Board:
+class StatementStore:
     """The statements of all ranks; `store` is a torch.distributed.Store that nothing else uses. Nothing here waits."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:

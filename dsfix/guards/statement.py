@@ -26,13 +26,13 @@ class Statement:
     reasons: Mapping[str, str]
 
     @classmethod
-    def here(cls) -> Statement:
+    def of_this_process(cls) -> Statement:
         """The statement of this process."""
         reports = process.report()
         return cls(
             {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},
-            {each.id: each.outcome.value for each in reports},
-            {each.id: each.reason for each in reports if each.outcome.value in _NOT_FIXED},
+            {report.id: report.outcome.value for report in reports},
+            {report.id: report.reason for report in reports if report.outcome.value in _NOT_FIXED},
         )
 
     @property
@@ -58,11 +58,11 @@ def differences(groups: list[Group]) -> dict[tuple[int, ...], list[str]]:
     Not a difference: a module that some ranks have not imported yet (`pending`), a bug that some ranks do not have
     (`not-affected`, `already-fixed`, `unproven`).
     """
-    found: dict[str, list[int]] = {}
+    results: dict[str, list[int]] = {}
     for ranks, text in (*_versions(groups), *_patches(groups)):
-        found.setdefault(text, []).extend(ranks)
+        results.setdefault(text, []).extend(ranks)
     merged: dict[tuple[int, ...], list[str]] = {}
-    for text, where in found.items():
+    for text, where in results.items():
         merged.setdefault(tuple(sorted(where)), []).append(text)
     return merged
 
@@ -82,7 +82,7 @@ def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
     kinds: dict[tuple[int, str, str, str], list[str]] = {}  # group and texts -> patches
     for patch_id in dict.fromkeys(each for _, statement in groups for each in statement.outcomes):
         outcomes = [statement.outcomes.get(patch_id, _ABSENT) for _, statement in groups]
-        if not _unlike(set(outcomes)):
+        if not _is_difference(set(outcomes)):
             continue
         fixed = [number for number, outcome in enumerate(outcomes) if outcome in _FIXED]
         not_fixed = [number for number, outcome in enumerate(outcomes) if outcome in _NOT_FIXED]
@@ -99,7 +99,7 @@ def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
         )
 
 
-def _unlike(outcomes: set[str]) -> bool:
+def _is_difference(outcomes: set[str]) -> bool:
     """Whether some ranks have, or will have, a fix that others certainly lack."""
     return (Outcome.APPLIED.value in outcomes and bool(outcomes & _NOT_FIXED)) or (
         Outcome.PENDING.value in outcomes and bool(outcomes & _NEVER_APPLIED)

@@ -13,7 +13,7 @@ _SELF_MOVING = ("deepspeed", "transformers")
 _REGISTERS = ("_parameters", "_buffers", "_modules")
 
 
-class Held(NamedTuple):
+class TensorRef(NamedTuple):
     """A tensor and the module that holds it.
 
     path: of the module, "" for the model itself; name: ``scale`` or, in a container, ``scales[0]``; kind: "parameter",
@@ -28,28 +28,28 @@ class Held(NamedTuple):
     tensor: torch.Tensor
 
 
-def held_by(model: torch.nn.Module) -> Iterator[Held]:
+def iter_tensors(model: torch.nn.Module) -> Iterator[TensorRef]:
     """Each tensor once, by its first path; parameters and buffers first. Modules in plain lists are not searched."""
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     modules = list(_modules(model))
     for members in (_registered, _plain):
         for path, module, own_apply in modules:
             for name, kind, tensor in members(module):
-                if id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    yield Held(path, module, own_apply, name, kind, tensor)
+                if id(tensor) not in seen_ids:
+                    seen_ids.add(id(tensor))
+                    yield TensorRef(path, module, own_apply, name, kind, tensor)
 
 
 def _modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
     import torch
 
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     waiting = [("", model, False)]
     while waiting:
         path, module, own_apply = waiting.pop()
-        if id(module) in seen:
+        if id(module) in seen_ids:
             continue
-        seen.add(id(module))
+        seen_ids.add(id(module))
         apply = type(module)._apply
         own_apply = own_apply or (apply is not torch.nn.Module._apply and not apply.__module__.startswith("torch."))
         yield path, module, own_apply

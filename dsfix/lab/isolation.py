@@ -39,7 +39,7 @@ print(json.dumps({name: spec and spec.origin for name, spec in found.items()}))
 """
 
 
-def isolated(scratch: Path, *, path: Path | None = None, skip: Iterable[str] = ()) -> dict[str, str]:
+def isolated_environment(scratch: Path, *, path: Path | None = None, skip: Iterable[str] = ()) -> dict[str, str]:
     """A complete environment whose home directory, caches and temporary files are below `scratch`.
 
     path: first entry of sys.path, for a DeepSpeed installed there. skip: more patches to disable.
@@ -48,9 +48,9 @@ def isolated(scratch: Path, *, path: Path | None = None, skip: Iterable[str] = (
     home, temporary = scratch / "home", scratch / "tmp"
     for directory in (home, temporary):
         directory.mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
+    inherited = {name: value for name, value in os.environ.items() if name in _NAMES or name.startswith(_PREFIXES)}
     cache = _cache(scratch)
-    kept.update(
+    inherited.update(
         HOME=str(home),
         TMPDIR=str(temporary),
         DSFIX_CACHE=str(cache),
@@ -62,11 +62,13 @@ def isolated(scratch: Path, *, path: Path | None = None, skip: Iterable[str] = (
         MAX_JOBS="1",
     )
     if cache.exists() and not os.access(cache, os.W_OK):  # a shared read-only cache with the emulated device
-        kept["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
-    paths = [str(path or ""), *kept.get("PYTHONPATH", "").split(os.pathsep)]
-    kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(each) for each in paths if each)  # processes differ in cwd
-    kept["DSFIX_SKIP"] = ",".join(filter(None, [kept.get("DSFIX_SKIP", ""), *skip]))
-    return kept
+        inherited["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
+    paths = [str(path or ""), *inherited.get("PYTHONPATH", "").split(os.pathsep)]
+    inherited["PYTHONPATH"] = os.pathsep.join(
+        os.path.abspath(each) for each in paths if each
+    )  # processes differ in cwd
+    inherited["DSFIX_SKIP"] = ",".join(filter(None, [inherited.get("DSFIX_SKIP", ""), *skip]))
+    return inherited
 
 
 def origins(scratch: Path, *packages: str) -> dict[str, str | None]:
@@ -77,12 +79,17 @@ def origins(scratch: Path, *packages: str) -> dict[str, str | None]:
     command = [sys.executable, "-c", _FIND, *packages]
     try:
         done = subprocess.run(
-            command, env=isolated(scratch), cwd=scratch, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            command,
+            env=isolated_environment(scratch),
+            cwd=scratch,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
         )
-        found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+        results: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError):
         raise LabUnavailable(f"{sys.executable} cannot be started in an isolated environment") from None
-    return found
+    return results
 
 
 def _cache(scratch: Path) -> Path:

@@ -18,14 +18,14 @@ from types import TracebackType
 from dsfix.lab.cuda.compiling import supported_torch
 from dsfix.lab.distributions import gpu_likely
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.isolation import isolated
+from dsfix.lab.isolation import isolated_environment
 from dsfix.patch import Patch
 
 _SERVER = Path(__file__).with_name("preload_server.py")
 _RANK = Path(__file__).with_name("preload_rank.py")
 
 
-class Preloaded:
+class ForkServer:
     """The process, for ranks on "cuda" (emulated) or "cpu". A context manager; also ends with this process.
 
     scripts: run once in it, with `environment`, to preload more; ranks use the dsfix that the last one imports. Raises
@@ -45,7 +45,7 @@ class Preloaded:
                 [sys.executable, str(_SERVER), path, device, *map(str, scripts)],
                 # otherwise torch 2.3's inductor starts a pool of threads, which a fork would lose
                 env={
-                    **isolated(scratch),
+                    **isolated_environment(scratch),
                     "TORCHINDUCTOR_COMPILE_THREADS": "1",
                     **({"DSFIX_DISABLE": "1"} if environment is None else environment),
                 },
@@ -69,7 +69,7 @@ class Preloaded:
         """The command that starts a rank, which calls `main` of `module` with the arguments appended to it."""
         return (sys.executable, "-I", "-S", str(_RANK), self._path, module)
 
-    def takes(self, patch: Patch) -> bool:
+    def can_run(self, patch: Patch) -> bool:
         """Whether a rank is equivalent to a fresh process for this patch: none of its modules is preloaded."""
         return self._modules.isdisjoint(patch.modules)
 
@@ -80,7 +80,7 @@ class Preloaded:
         self._process.wait()
         self._directory.cleanup()
 
-    def __enter__(self) -> Preloaded:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(

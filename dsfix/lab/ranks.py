@@ -19,7 +19,7 @@ _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _MAIN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
 
 
-def fresh(module: str) -> tuple[str, ...]:
+def fresh_command(module: str) -> tuple[str, ...]:
     """The command of a fresh process that calls `main` of a module with the arguments appended to it."""
     return (sys.executable, "-c", _MAIN.format(module))
 

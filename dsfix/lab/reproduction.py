@@ -16,9 +16,9 @@ import dsfix
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda.schedule import SCHEDULE
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.isolation import isolated
+from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.rank_variables import rank
-from dsfix.lab.ranks import RankResult, fresh, launch
+from dsfix.lab.ranks import RankResult, fresh_command, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.settings import write_whole
@@ -30,8 +30,8 @@ _DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "pydantic", "python")
 
 def in_force(patch: str) -> bool:
     """Whether a Sighting's `patch` means that it applied on all ranks and, if it reports effects, had one."""
-    told = set(patch.split(", "))
-    return told == {"applied"} or {"not-reached"} != told <= {"took-effect", "ran", "not-reached"}
+    rank_outcomes = set(patch.split(", "))
+    return rank_outcomes == {"applied"} or {"not-reached"} != rank_outcomes <= {"took-effect", "ran", "not-reached"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run(
     patched: bool,
     timeout: float = 300.0,
     path: Path | None = None,
-    rank_command: Sequence[str] = fresh(__name__),
+    rank_command: Sequence[str] = fresh_command(__name__),
     schedule: str = "",
 ) -> Sighting:
     """Runs the reproduction in `patch.ranks` fresh processes that import dsfix first, in an isolated environment.
@@ -75,7 +75,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="dsfix-") as directory:
         scratch = Path(directory)
         environment = {
-            **isolated(scratch, path=path, skip=() if patched else (patch_id,)),
+            **isolated_environment(scratch, path=path, skip=() if patched else (patch_id,)),
             **({SCHEDULE: schedule} if schedule else {}),
         }
         if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
@@ -88,9 +88,9 @@ def run(
             ranks = launch(command, ranks=entry.patch.ranks, timeout=timeout, env=environment, cwd=work)
         except LabUnavailable as error:
             return Sighting("cannot-tell", str(error), time.monotonic() - started)
-        seen = [_read(result, scratch) for result in ranks]
-        outcome, detail = _combine([_judge(result, one) for result, one in zip(ranks, seen)], timeout)
-    reported = [one for one in seen if one]
+        sighting = [_read(result, scratch) for result in ranks]
+        outcome, detail = _combine([_judge(result, one) for result, one in zip(ranks, sighting)], timeout)
+    reported = [one for one in sighting if one]
     return Sighting(
         outcome,
         detail,
@@ -104,10 +104,10 @@ def run(
 def _read(result: RankResult, directory: Path) -> dict[str, Any] | None:
     """What the rank wrote, or None if it ended earlier."""
     try:
-        seen: dict[str, Any] = json.loads(_result_file(directory, result.rank).read_text(encoding="utf-8"))
+        sighting: dict[str, Any] = json.loads(_result_file(directory, result.rank).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return seen
+    return sighting
 
 
 def _judge(result: RankResult, seen: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -162,6 +162,6 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
 
 def main(patch_id: str, directory: str) -> int:
     """Writes what this rank saw; returns 0 only for "no-bug", so that other ranks do not wait for it."""
-    seen = _reproduce(patch_id)
-    write_whole(_result_file(Path(directory), rank()), json.dumps(seen).encode())
-    return 0 if seen["outcome"] == "no-bug" else 1
+    sighting = _reproduce(patch_id)
+    write_whole(_result_file(Path(directory), rank()), json.dumps(sighting).encode())
+    return 0 if sighting["outcome"] == "no-bug" else 1

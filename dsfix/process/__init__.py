@@ -17,7 +17,7 @@ from .. import log, versions
 from ..catalogue.registry import UnknownPatch
 from ..engine import hooks
 from ..engine.engine import Engine, PatchState
-from ..engine.garbage import resume, uncollected
+from ..engine.garbage import gc_paused, resume
 from ..outcome import STAYS_OUT, Outcome, RequirementError, StrictError, describe
 from ..settings import Settings, write_whole
 from . import effects, programs
@@ -60,7 +60,7 @@ def activate() -> Settings | None:
         os.register_at_fork(after_in_child=_forked)
     try:
         hooks.withdraw_forgotten()
-        with uncollected():
+        with gc_paused():
             _engine.activate()
         if hooks.executed("deepspeed") and not settings.disable:
             _announce(_engine)
@@ -81,7 +81,7 @@ def activate() -> Settings | None:
 
 def _deepspeed_imported(engine: Engine) -> None:
     _announce(engine)
-    programs.look(engine)
+    programs.patch_program(engine)
 
 
 def _announce(engine: Engine) -> None:
@@ -103,13 +103,13 @@ def report() -> list[PatchReport]:
     """The current outcome of every patch in this process, ordered by id."""
     if _engine is None:
         return []
-    _engine.look_again()
+    _engine.refresh()
     return [_reported(state) for state in _engine.states.values()]
 
 
 def _reported(state: PatchState) -> PatchReport:
     summary = state.summary
-    reached, effect = effects.told(summary, state.patch) if state.outcome is Outcome.APPLIED else ("", None)
+    reached, effect = effects.reached(summary, state.patch) if state.outcome is Outcome.APPLIED else ("", None)
     return PatchReport(summary.id, summary.title, summary.severity, state.outcome, state.reason, reached, effect)
 
 
@@ -126,7 +126,7 @@ def require(*patch_ids: str) -> None:
     if _unmet or _engine is None:
         raise RequirementError(f"this script requires dsfix, but {_unmet}")
     if patch_ids:
-        _engine.look_again()
+        _engine.refresh()
     states = {patch_id.lower(): state for patch_id, state in _engine.states.items()}
     for patch_id in map(str, patch_ids):
         state = states.get(patch_id.lower())
@@ -152,7 +152,7 @@ def as_json() -> dict[str, Any]:
     """The content of this process's file under DSFIX_REPORT."""
     from .. import __version__
 
-    plugins = () if _engine is None else (each.summary.distribution for each in _engine.states.values())
+    plugins = () if _engine is None else (state.summary.distribution for state in _engine.states.values())
     names = [name for name in dict.fromkeys(("deepspeed", "torch", "numpy", *plugins)) if name != "dsfix"]
     return {
         "dsfix": __version__,
@@ -177,14 +177,14 @@ class _File:
     def __init__(self) -> None:
         self.name = f"dsfix-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}.json"
         self.numbers = itertools.count(1)
-        self.written = 0
+        self.code_with_imports = 0
         self.lock = threading.Lock()
 
     def write(self, directory: Path, number: int, text: str) -> None:
         with self.lock:
-            if number > self.written:
+            if number > self.code_with_imports:
                 write_whole(directory / self.name, text.encode())
-                self.written = number
+                self.code_with_imports = number
 
 
 def _forked() -> None:

@@ -70,18 +70,18 @@ def ran(patch: str) -> None:
         _on_first()
 
 
-def untold(patch: str) -> bool:
+def is_unreported(patch: str) -> bool:
     """True until the patch has reported an effect; checked before an Edit's `when`."""
     return patch not in _effects
 
 
-def not_ran(patch: str) -> bool:
+def has_not_run(patch: str) -> bool:
     """The same for `ran`."""
     return patch not in _reached
 
 
 # torch.compile calls them while tracing instead of compiling them: no graph break, no guard on the sets
-for _each in (took_effect, ran, untold, not_ran):
+for _each in (took_effect, ran, is_unreported, has_not_run):
     vars(_each)["_dynamo_marked_constant"] = True
 names[EFFECTS] = sys.modules[__name__]
 
@@ -109,15 +109,15 @@ def _step() -> int | None:
     return None if engine is None else engine.global_steps + 1
 
 
-def told(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
+def reached(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
     """What an applied patch reported in this process: "took effect" with its first effect, "ran" or "not reached"; ""
     if it does not report."""
     names = {summary.id, summary.module}
     for name in names & _effects.keys():
         return "took effect", _effects[name]
-    edits = [each for each in patch.changes if isinstance(each, Edit)]
+    edits = [change for change in patch.changes if isinstance(change, Edit)]
     names_used = vars(sys.modules[summary.module]).values()
-    tells = any(each.effect for each in edits) or took_effect in names_used or ran in names_used
+    tells = any(edit.effect for edit in edits) or took_effect in names_used or ran in names_used
     if names & _reached or not (edits or tells):  # a provided or replaced name is active immediately
         return "ran", None
     return ("not reached" if tells else ""), None

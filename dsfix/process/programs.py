@@ -59,10 +59,10 @@ class _Trace:
         return None
 
 
-def look(engine: Engine) -> None:
+def patch_program(engine: Engine) -> None:
     """Looks for a program that is one of the modules to patch, at the end of its import of DeepSpeed, and tells the
     engine when it is defined; says so where it is a copy from another release."""
-    copy = _look(engine.finder.names, engine.imported)
+    copy = _find_program(engine.finder.names, engine.imported)
     if copy:
         log.inform(
             f"{copy} is a copy from a release other than the installed DeepSpeed {versions.installed('deepspeed')}, "
@@ -70,7 +70,7 @@ def look(engine: Engine) -> None:
         )
 
 
-def _look(names: Iterable[str], callback: Callback) -> str:
+def _find_program(names: Iterable[str], callback: Callback) -> str:
     """Returns the path of a copied file whose text comes from a different release, else ""."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
@@ -109,8 +109,8 @@ def _module(frame: FrameType) -> ModuleType | None:
 
 def _guard(path: str) -> int:
     """The line of the file's ``if __name__ == "__main__":``; 0 if it has none."""
-    wanted = ast.dump(ast.parse("__name__ == '__main__'", mode="eval").body)
+    main_guard = ast.dump(ast.parse("__name__ == '__main__'", mode="eval").body)
     for node in whole_tree(path).body:
-        if isinstance(node, ast.If) and ast.dump(node.test) == wanted:
+        if isinstance(node, ast.If) and ast.dump(node.test) == main_guard:
             return node.lineno
     return 0

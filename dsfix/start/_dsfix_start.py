@@ -44,9 +44,9 @@ class _Loader:
 
     def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
         _activate()
-        found = _find()
-        if found is not None and found.origin == spec.origin:
-            self._loader = found.loader  # with dsfix's own hook
+        own = _find()
+        if own is not None and own.origin == spec.origin:
+            self._loader = own.loader  # with dsfix's own hook
         created: ModuleType | None = self._loader.create_module(spec)
         return created
 

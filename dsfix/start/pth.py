@@ -33,7 +33,7 @@ def destination() -> Path:
     return Path(sysconfig.get_path("purelib"), NAME)
 
 
-def found() -> list[Path]:
+def installed_files() -> list[Path]:
     """The files that the running Python executes at start-up."""
     user_site = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     files = [Path(directory, NAME) for directory in dict.fromkeys([*user_site, *site.getsitepackages()])]

@@ -39,7 +39,7 @@ class Contract:
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
         chosen, [named] = _CHECKS[check], survey.entries(patch_id)
-        verdict = survey.if_asked_for(named)
+        verdict = survey.verdict_if_named(named)
         if verdict.outcome is not Outcome.PENDING:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
         try:
@@ -79,11 +79,11 @@ def dsfix_contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contrac
     spec = find_spec("deepspeed")
     if spec is None or spec.origin is None:
         pytest.skip("DeepSpeed is not installed")
-    found = metadata.distribution("deepspeed")
+    distribution = metadata.distribution("deepspeed")
     root = tmp_path_factory.mktemp("installed")
     (root / "deepspeed").symlink_to(Path(spec.origin).parent)
-    information = root / f"deepspeed-{found.version}.dist-info"
+    information = root / f"deepspeed-{distribution.version}.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(found.read_text("METADATA") or "", encoding="utf-8")
+    (information / "METADATA").write_text(distribution.read_text("METADATA") or "", encoding="utf-8")
     with started(tmp_path_factory.mktemp("contract")) as machine:
-        yield Contract(machine, root, found.version)
+        yield Contract(machine, root, distribution.version)

@@ -22,13 +22,13 @@ def patch_ids(distribution: str) -> list[str]:
     """
     entries, broken = registry.load()
     name = entry_points.normalized(distribution)
-    found = [each.id for each in entries.values() if each.distribution == name]
+    ids = [entry.id for entry in entries.values() if entry.distribution == name]
     lost = [f"{each.id}: {each.reason}" for each in broken if each.id.startswith((f"{name}:", f"{name} ("))]
     if lost:
         raise ValueError(f"{distribution} has patches that cannot be loaded: {'; '.join(lost)}")
-    if not found:
+    if not ids:
         raise ValueError(f"{distribution} is not installed, or has no entry point in the group dsfix.patches")
-    return found
+    return ids
 
 
 def prove(patch_id: str, timeout: float = 300.0) -> None:
@@ -38,14 +38,16 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
     machine cannot tell. timeout: seconds per run. Raises UnknownPatch.
     """
     [named] = survey.entries(patch_id)
-    row = VerifiedPatch(named, survey.if_asked_for(named))
+    row = VerifiedPatch(named, survey.verdict_if_named(named))
     if row.state not in (State.DISABLED, State.IN_TROUBLE):
         without = reproduction.run(patch_id, False, timeout)
         row = replace(row, without=without)
         if row.verdict.outcome is Outcome.PENDING and without.outcome != "cannot-tell":
             row = replace(row, patched=reproduction.run(patch_id, True, timeout))
-    seen = [f"{name} the patch: {run.outcome}: {run.detail}" for name, run in row.runs]
-    text = "\n".join([f"{patch_id}: {row.state.value}", f"{row.verdict.outcome.value}: {row.verdict.reason}", *seen])
+    run_lines = [f"{name} the patch: {run.outcome}: {run.detail}" for name, run in row.runs]
+    text = "\n".join(
+        [f"{patch_id}: {row.state.value}", f"{row.verdict.outcome.value}: {row.verdict.reason}", *run_lines]
+    )
     if row.state is State.CANNOT_TELL:
         pytest.skip(text)
     if row.state not in _PROVEN:

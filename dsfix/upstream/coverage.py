@@ -27,7 +27,7 @@ class CoverageState(enum.Enum):
     OPEN = "open"
 
 
-APART = (CoverageState.OUTSIDE, CoverageState.UNREACHABLE, CoverageState.UNCONFIRMED)
+NOT_COUNTED = (CoverageState.OUTSIDE, CoverageState.UNREACHABLE, CoverageState.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
 _TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
@@ -42,7 +42,7 @@ _BY_HAND = {
 
 
 @dataclass(frozen=True)
-class Cover:
+class PatchCoverage:
     """A patch for a bug. needs: what else must be installed for it: "torch >=2.4"."""
 
     id: str
@@ -55,7 +55,7 @@ class Cover:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Status:
     """How dsfix handles a bug on one release. by: "patch ID", "explain NAME"; why: a reason, or ""."""
 
     state: CoverageState
@@ -68,38 +68,38 @@ class Bug:
     """A row with its patches; if the bug is known only from a patch, the row is generated from it."""
 
     row: Row
-    covers: tuple[Cover, ...]
+    covers: tuple[PatchCoverage, ...]
 
-    def on(self, release: Version) -> Answer:
+    def on(self, release: Version) -> Status:
         """How dsfix handles it on this release, which has the bug."""
         reasons = dict(self.row.states)
         why = next((reasons[kind] for kind in _BY_HAND if kind in reasons), "")
         named = tuple(f"{kind} {name}" for kind, name in self.row.states if kind in BY_NAME and kind != "patch")
-        here = [each for each in self.covers if each.claims(release)]
+        here = [cover for cover in self.covers if cover.claims(release)]
         if here:
             by = (*(f"patch {each.id}" for each in here), *named)
             needs = next((f"with {each.needs}" for each in here if each.needs), "")
             if not any(each.default for each in here):
-                return Answer(CoverageState.OPTIONAL, by, needs or why)
+                return Status(CoverageState.OPTIONAL, by, needs or why)
             if "part" in reasons:
-                return Answer(CoverageState.IN_PART, by, reasons["part"])
-            return Answer(CoverageState.PATCHED, by, needs)
+                return Status(CoverageState.IN_PART, by, reasons["part"])
+            return Status(CoverageState.PATCHED, by, needs)
         if named:
-            return Answer(CoverageState.DIAGNOSED, named, why)
-        return Answer(next((_BY_HAND[kind] for kind in _BY_HAND if kind in reasons), CoverageState.OPEN), (), why)
+            return Status(CoverageState.DIAGNOSED, named, why)
+        return Status(next((_BY_HAND[kind] for kind in _BY_HAND if kind in reasons), CoverageState.OPEN), (), why)
 
 
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
     """All known bugs, worst first: the table's and those known only from patches, including plug-ins'."""
     own = {name: entry for name, entry in entries.items() if entry.distribution == "dsfix"}
-    found, used = [], set()
+    results, used = [], set()
     for row in table.rows:
         ids = [name for name, entry in own.items() if _is_for(entry, row)]
         ids += [name for kind, name in row.states if kind == "patch" and name in own and name not in ids]
-        found.append(Bug(row, tuple(_cover(own[each]) for each in ids)))
+        results.append(Bug(row, tuple(_cover(own[each]) for each in ids)))
         used |= set(ids)
-    found += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
-    return tuple(sorted(found, key=lambda bug: bug.row.worst))
+    results += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
+    return tuple(sorted(results, key=lambda bug: bug.row.worst))
 
 
 def _is_for(entry: Entry, row: Row) -> bool:
@@ -114,9 +114,9 @@ def area(entry: Entry) -> str:
     return _FOLDERS.get(entry.area, entry.area)
 
 
-def _cover(entry: Entry) -> Cover:
+def _cover(entry: Entry) -> PatchCoverage:
     needs = ", ".join(f"{name} {each}" for name, each in entry.patch.affects.items() if name != "deepspeed")
-    return Cover(entry.id, entry.patch.affects.get("deepspeed", ""), entry.patch.default, needs)
+    return PatchCoverage(entry.id, entry.patch.affects.get("deepspeed", ""), entry.patch.default, needs)
 
 
 def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
@@ -136,7 +136,7 @@ def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
 
 def _made_of(chain: Sequence[Entry], table: Table) -> Bug:
     covers = tuple(_cover(each) for each in chain)
-    claimed = [each for each in table.releases if any(cover.claims(each) for cover in covers)]
+    claimed = [release for release in table.releases if any(cover.claims(release) for cover in covers)]
     patch = chain[0].patch
     ended = claimed and claimed[-1] != table.releases[-1]
     row = Row(
@@ -149,6 +149,6 @@ def _made_of(chain: Sequence[Entry], table: Table) -> Bug:
         area=area(chain[0]),
         bug=patch.title,
         states=(),
-        links=tuple(link for role in _TELLING for link, told in patch.upstream.items() if told.startswith(role)),
+        links=tuple(link for role in _TELLING for link, shown in patch.upstream.items() if shown.startswith(role)),
     )
     return Bug(row, covers)

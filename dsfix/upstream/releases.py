@@ -19,7 +19,7 @@ def named(text: str, table: Table) -> Version:
             f"deepspeed {version} is newer than {table.releases[-1]}, the newest that this dsfix knows"
         )
     if version not in table.releases:
-        before = [each for each in table.releases if each < version][-1]
+        before = [release for release in table.releases if release < version][-1]
         raise UnknownRelease(f"deepspeed {version} is not a release; the one before it is {before}")
     return table.releases[table.releases.index(version)]
 

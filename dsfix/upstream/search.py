@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..catalogue.registry import Entry
-from .coverage import Bug, Cover
+from .coverage import Bug, PatchCoverage
 
 _TITLE, _KEYS, _WORDS = 4, 2, 1  # weights of a word in these texts
-_SATURATED, _LENGTH = 2, 0.4  # of BM25, k1 and b
-_LEAST = 0.5  # of the best bug's score
+_BM25_K1, _LENGTH = 2, 0.4  # of BM25, k1 and b
+_MIN_RELATIVE_SCORE = 0.5  # of the best bug's score
 
 #: Synonyms, mapped to one word.
-SAME = {
+SYNONYMS = {
     other: word
     for word, others in re.findall(
         r"(\w+): ([^;]+)",
@@ -31,7 +31,7 @@ SAME = {
     for other in others.split()
 }
 #: Stop words.
-NOTHING = set(
+STOP_WORDS = set(
     re.findall(
         r"\w+",
         """a about across after all also always am an and any are as at be been but by can could do does doing done each
@@ -48,8 +48,8 @@ _ENDING = re.compile(r"(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$")
 
 def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> list[Bug]:
     """The bugs that score at least half of what the best one does, the best first, each with its best patch first."""
-    pairs: list[tuple[Bug, Cover | None]] = [(bug, cover) for bug in bugs for cover in bug.covers or (None,)]
-    texts = {pair: _worth(*pair, entries) for pair in pairs}
+    pairs: list[tuple[Bug, PatchCoverage | None]] = [(bug, cover) for bug in bugs for cover in bug.covers or (None,)]
+    texts = {pair: _term_weights(*pair, entries) for pair in pairs}
     lengths = {pair: sum(text.values()) for pair, text in texts.items()}
     average = sum(lengths.values()) / max(1, len(lengths))
     scores = dict.fromkeys(texts, 0.0)
@@ -58,13 +58,13 @@ def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> lis
         rare = math.log(1 + (len(texts) - len(having) + 0.5) / (len(having) + 0.5))
         for pair, worth in having.items():
             long = 1 - _LENGTH + _LENGTH * lengths[pair] / average
-            scores[pair] += rare * worth / (worth + _SATURATED * long)
+            scores[pair] += rare * worth / (worth + _BM25_K1 * long)
     best: dict[Bug, float] = {}
     for (bug, _), score in scores.items():
         best[bug] = max(score, best.get(bug, 0))
-    least = _LEAST * max(best.values(), default=0)
-    found = sorted((bug for bug in best if 0 < best[bug] >= least), key=lambda bug: (-best[bug], bug.row.worst))
-    return [replace(bug, covers=tuple(sorted(bug.covers, key=lambda cover: -scores[bug, cover]))) for bug in found]
+    least = _MIN_RELATIVE_SCORE * max(best.values(), default=0)
+    results = sorted((bug for bug in best if 0 < best[bug] >= least), key=lambda bug: (-best[bug], bug.row.worst))
+    return [replace(bug, covers=tuple(sorted(bug.covers, key=lambda cover: -scores[bug, cover]))) for bug in results]
 
 
 def words(text: str) -> list[str]:
@@ -74,9 +74,11 @@ def words(text: str) -> list[str]:
     )
     plain = re.sub(r"\b(?:without zero|no zero|zero off|zero is off)\b", " zero0 ", plain, flags=re.I)
     plain = re.sub(r"\bout[ -]of[ -]memory\b", " memory ", plain, flags=re.I)
-    found = re.findall(r"[^\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", plain).lower())
+    parts = re.findall(r"[^\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", plain).lower())
     return [
-        _SAME_STEMS.get(each) or _SAME_STEMS.get(_stem(each)) or _stem(each) for each in found if each not in NOTHING
+        _SYNONYM_STEMS.get(each) or _SYNONYM_STEMS.get(_stem(each)) or _stem(each)
+        for each in parts
+        if each not in STOP_WORDS
     ]
 
 
@@ -87,18 +89,18 @@ def _stem(word: str) -> str:
     return re.sub(r"([dgmnpt])\1$", r"\1", _ENDING.sub("", re.sub("ies$", "y", word)))
 
 
-_SAME_STEMS = {each: _stem(word) for other, word in SAME.items() for each in (other, _stem(other))}
+_SYNONYM_STEMS = {each: _stem(word) for other, word in SYNONYMS.items() for each in (other, _stem(other))}
 
 
-def _worth(bug: Bug, cover: Cover | None, entries: Mapping[str, Entry]) -> Counter[str]:
+def _term_weights(bug: Bug, cover: PatchCoverage | None, entries: Mapping[str, Entry]) -> Counter[str]:
     """Word -> what it is worth in the texts of the bug and of one patch for it, which has a title of its own."""
     row, texts = bug.row, [(_TITLE, bug.row.bug), (_KEYS, f"{bug.row.severity} {bug.row.area}")]
     if cover:
         patch = entries[cover.id].patch
         texts = [(_TITLE, patch.title), (_KEYS, f"{row.severity} {row.area} {cover.id} {row.bug}")]
         texts.append((_WORDS, f"{patch.symptom} {entries[cover.id].docstring}"))
-    found = Counter[str]()
+    weights = Counter[str]()
     for worth, text in texts:
         for word in set(words(text)):
-            found[word] += worth
-    return found
+            weights[word] += worth
+    return weights

@@ -48,7 +48,7 @@ class Row:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        return tuple(found for each in (self.key, *self.links) if (found := url(each)))
+        return tuple(address for each in (self.key, *self.links) if (address := url(each)))
 
     @property
     def worst(self) -> tuple[int, int, str]:
@@ -65,7 +65,7 @@ class Table:
     rows: tuple[Row, ...]
 
 
-class Damaged(ValueError):
+class TableError(ValueError):
     """The table has an invalid line; the message says which and why."""
 
 
@@ -90,20 +90,20 @@ def parse(text: str) -> Table:
     lines = text.splitlines()
     head = dict(_head(lines))
     try:
-        releases = tuple(Version(each) for each in head["releases"].split())
+        releases = tuple(Version(word) for word in head["releases"].split())
         judged = head["judged"]
     except (KeyError, ValueError) as error:
-        raise Damaged(f"the head of the table lacks a valid {error}") from None
-    rows = [each for each in lines if each and not each.startswith("#")]
+        raise TableError(f"the head of the table lacks a valid {error}") from None
+    rows = [line for line in lines if line and not line.startswith("#")]
     if tuple(rows[:1]) != ("\t".join(COLUMNS),):
-        raise Damaged(f"the first row does not name the columns {', '.join(COLUMNS)}")
-    return Table(releases, judged, tuple(_row(each) for each in rows[1:]))
+        raise TableError(f"the first row does not name the columns {', '.join(COLUMNS)}")
+    return Table(releases, judged, tuple(_row(row) for row in rows[1:]))
 
 
 def _head(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     for line in lines:
-        if found := re.fullmatch(r"# (\w+): (.*)", line):
-            yield found[1], found[2]
+        if match := re.fullmatch(r"# (\w+): (.*)", line):
+            yield match[1], match[2]
 
 
 def with_head(text: str, **values: str) -> str:
@@ -116,7 +116,7 @@ def with_head(text: str, **values: str) -> str:
 def _row(line: str) -> Row:
     cells = line.split("\t")
     if len(cells) != len(COLUMNS):
-        raise Damaged(f"{len(cells)} cells for {len(COLUMNS)} columns: {line[:80]!r}")
+        raise TableError(f"{len(cells)} cells for {len(COLUMNS)} columns: {line[:80]!r}")
     cell = dict(zip(COLUMNS, cells))
     try:
         return Row(
@@ -128,11 +128,11 @@ def _row(line: str) -> Row:
             weight=int(_one_of("12345", cell["weight"])),
             area=_one_of(AREAS, cell["area"]),
             bug=cell["bug"],
-            states=tuple(_state(each) for each in cell["state"].split("; ") if each),
+            states=tuple(_state(word) for word in cell["state"].split("; ") if word),
             links=tuple(cell["links"].split()),
         )
     except ValueError as error:
-        raise Damaged(f"{cell['key']}: {error}") from None
+        raise TableError(f"{cell['key']}: {error}") from None
 
 
 def _state(text: str) -> tuple[str, str]:

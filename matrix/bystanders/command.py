@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import edges, environments, runner, table
 from matrix.bystanders import docs, records, scenario, space
 from matrix.bystanders.records import Record
@@ -58,9 +58,11 @@ def run(options: argparse.Namespace) -> int:
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
     if options.pinned and (options.patch or options.each_patch):
-        raise Complaint("--pinned records nothing: --patch and --each-patch cannot be combined with it")
+        raise CommandError("--pinned records nothing: --patch and --each-patch cannot be combined with it")
     asked = _judged_on(options)
-    return runner.complain(NAME, (each for name, patches in asked.items() for each in _release(name, patches, options)))
+    return runner.print_errors(
+        NAME, (each for name, patches in asked.items() for each in _release(name, patches, options))
+    )
 
 
 def _release(name: str, patches: Sequence[str], options: argparse.Namespace) -> list[str]:
@@ -102,7 +104,7 @@ def _judged_on(options: argparse.Namespace) -> dict[str, list[str]]:
         claimed = [name for name in asked if edges.claimed(patch, environment, name)]
         if len(claimed) < max(1, len(options.releases)):
             [other, *_] = [name for name in asked if name not in claimed]
-            raise Complaint(f"{patch_id} does not apply to deepspeed {other}, only to {patch.affects['deepspeed']}")
+            raise CommandError(f"{patch_id} does not apply to deepspeed {other}, only to {patch.affects['deepspeed']}")
         for name in claimed if options.releases else [records.preferred(claimed)]:
             asked[name].append(patch_id)
     return asked
@@ -113,7 +115,9 @@ def _each(record: Record, again: bool) -> list[str]:
     this = dataclasses.replace(record, statements=dict.fromkeys(_applying(record), 0))
     known = [*(each for each in records.load_all() if each.release != record.release), this]
     return [
-        each for each in this.statements if records.home(each, known) is this and (again or not record.is_proved(each))
+        statement
+        for statement in this.statements
+        if records.judging_record(statement, known) is this and (again or not record.is_proved(statement))
     ]
 
 
@@ -132,4 +136,4 @@ def _applying(record: Record) -> list[str]:
 def _must_be(names: Iterable[str], known: Iterable[str], what: str) -> None:
     for name in names:
         if name not in known:
-            raise Complaint(f"{name} is not {what}")
+            raise CommandError(f"{name} is not {what}")

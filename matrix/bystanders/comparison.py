@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np  # type: ignore[import-not-found,unused-ignore]
 
-from matrix.bystanders.trials import Seen
+from matrix.bystanders.trials import JobResult
 from matrix.proofs import without_paths
 
 _BOUNDS = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.1}  # relative to how far the parameters have moved
@@ -49,13 +49,13 @@ class Verdict:
         return self.state == State.WORSE
 
 
-def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verdict:
+def judge(precision: str, before: JobResult, after: JobResult, plain: JobResult | None) -> Verdict:
     """The verdict on `after`, a run with a patch, compared with `before`, the one without.
 
     plain: the reference; None if the scenario has none.
     """
     half = precision.partition(",")[0]
-    more = _more(before, after)
+    more = _extra_costs(before, after)
     disagreement = disagreeing(after)
     if disagreement and not disagreeing(before):
         return Verdict(State.WORSE, f"the ranks do not make the same collectives: {disagreement}", **more)
@@ -69,7 +69,7 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
         why = f"the same numbers with {more.get('collectives', 0):+d} collectives"
         if more.get("collectives", 0) > 0:
             return Verdict(State.WORSE, why, **more)
-        distance, where = off(after, plain) if plain else (0.0, "")
+        distance, where = relative_error(after, plain) if plain else (0.0, "")
         if distance > _BOUNDS[half]:
             return Verdict(State.OTHER, where, distance, distance, **more)
         if more.get("collectives", 0) < 0:
@@ -78,12 +78,13 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
     if plain is None:
         if ends[0] and not ends[1]:
             return Verdict(State.RIGHT, f"continues where it ended: {ends[0]}", _WHOLE, 0.0, **more)
-        if not any(ends) and _apart(before, after) <= _FLOORS[half]:
+        if not any(ends) and _largest_distance(before, after) <= _FLOORS[half]:
             return Verdict(State.RIGHT, f"rounded differently from {difference} on", **more)
         return Verdict(State.WORSE, ends[1] or f"not the same: {difference}", 0.0, _WHOLE, **more)
     alike = ends[0] == ends[1]
     (off_before, where_before), (off_after, where_after) = (
-        (_WHOLE, ends[i]) if ends[i] and not alike else off(seen, plain) for i, seen in enumerate((before, after))
+        (_WHOLE, ends[i]) if ends[i] and not alike else relative_error(seen, plain)
+        for i, seen in enumerate((before, after))
     )
     bound, floor = _BOUNDS[half], _FLOORS[half]
     numbers: dict[str, Any] = {"before": off_before, "after": off_after, **more}
@@ -91,11 +92,11 @@ def judge(precision: str, before: Seen, after: Seen, plain: Seen | None) -> Verd
         if ends[1]:
             return Verdict(State.ENDED, ends[1], **more)
         return Verdict(State.RIGHT, where_before or f"rounded differently from {difference} on", **numbers)
-    worse = off_after > _WORSE * off_before or (off_after == _WHOLE > off_before) or ends[1] == _HANGS != ends[0]
-    return Verdict(State.WORSE if worse else State.OTHER, where_after, **numbers)
+    is_worse = off_after > _WORSE * off_before or (off_after == _WHOLE > off_before) or ends[1] == _HANGS != ends[0]
+    return Verdict(State.WORSE if is_worse else State.OTHER, where_after, **numbers)
 
 
-def ending(seen: Seen) -> str:
+def ending(seen: JobResult) -> str:
     """How the job ended early, "" if it did not."""
     endings = [rank["ended"] for rank in seen.ranks if rank and rank["ended"]]
     if endings:
@@ -105,7 +106,7 @@ def ending(seen: Seen) -> str:
     return "" if all(seen.ranks) else "a rank was killed"
 
 
-def first_difference(one: Seen, other: Seen) -> str:
+def first_difference(one: JobResult, other: JobResult) -> str:
     """The label and rank of the first note that is not bitwise identical; "" if all are."""
     for rank, (left, right) in enumerate(zip(one.ranks, other.ranks)):
         if left is None or right is None:
@@ -126,7 +127,7 @@ def _same(left: Any, right: Any) -> bool:
     return bool(type(left) is type(right) and left == right)
 
 
-def _apart(one: Seen, other: Seen) -> float:
+def _largest_distance(one: JobResult, other: JobResult) -> float:
     """The largest relative distance between two corresponding notes."""
     worst = 0.0
     for left, right in ((a["notes"], b["notes"]) for a, b in zip(one.ranks, other.ranks) if a and b):
@@ -136,7 +137,7 @@ def _apart(one: Seen, other: Seen) -> float:
     return worst
 
 
-def off(seen: Seen, plain: Seen) -> tuple[float, str]:
+def relative_error(seen: JobResult, plain: JobResult) -> tuple[float, str]:
     """The largest relative distance of a note from plain PyTorch's, and its label."""
     worst, where = 0.0, ""
     for rank, reference in zip(seen.ranks, plain.ranks):
@@ -165,7 +166,7 @@ def _distance(value: Any, right: Any) -> float:
     return distance / scale if scale else (_WHOLE if distance else 0.0)
 
 
-def disagreeing(seen: Seen) -> str:
+def disagreeing(seen: JobResult) -> str:
     """Where two ranks of a group differ in their sequence of collectives; "" if none do."""
     ranks = [rank["collectives"] if rank else [] for rank in seen.ranks]
     if not all(seen.ranks):
@@ -181,7 +182,7 @@ def disagreeing(seen: Seen) -> str:
     return ""
 
 
-def _more(before: Seen, after: Seen) -> dict[str, int]:
+def _extra_costs(before: JobResult, after: JobResult) -> dict[str, int]:
     """How many more collectives and host waits (over all ranks) and bytes of peak memory (worst rank) `after` has."""
     if not (all(before.ranks) and all(after.ranks)):
         return {}

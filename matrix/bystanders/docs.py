@@ -41,10 +41,10 @@ combined with settings (stage, offload, precision, ranks, accumulation, clipping
 the emulated CUDA device. Each job is run without patches (except those needed to import the release), with them, and in
 plain PyTorch in fp32.
 
-    {COMMAND} -- run {space.WHOLE} --each-patch
+    {COMMAND} -- run {space.FULL_RECORD} --each-patch
 
-runs the jobs that are not in the record yet: on {space.WHOLE} all jobs, on other releases one or two of each script,
-and for patches that apply to none of these those of few scripts on {", ".join(space.PARTS)}.
+runs the jobs that are not in the record yet: on {space.FULL_RECORD} all jobs, on other releases one or two of each
+script, and for patches that apply to none of these those of few scripts on {", ".join(space.PARTIAL_RECORDS)}.
 
 - *same*: bitwise identical with and without dsfix, with the same collectives
 - *right*: results differ, and those with dsfix match PyTorch within rounding; or the same with fewer collectives
@@ -57,9 +57,9 @@ and for patches that apply to none of these those of few scripts on {", ".join(s
 def worse(record: Record) -> list[str]:
     """One sentence for each job that one patch, or all of them, make worse without an explanation."""
     return [
-        f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {found.why}"
-        for job, patch_id, found in _findings(record)
-        if found.worse and not explanations.of(job, record.release, found, patch_id)
+        f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {results.why}"
+        for job, patch_id, results in _findings(record)
+        if results.worse and not explanations.of(job, record.release, results, patch_id)
     ]
 
 
@@ -71,7 +71,7 @@ def faults(found: Sequence[Record]) -> Iterator[str]:
             if record.current(job) is None:
                 yield f"{record.release}: {job.id} is missing or stale: `{COMMAND} -- run {record.release}`"
         for patch_id in registry.catalogue():
-            if records.home(patch_id, found) is record and not record.is_proved(patch_id):
+            if records.judging_record(patch_id, found) is record and not record.is_proved(patch_id):
                 how = f"`{COMMAND} -- run {record.release} --patch {patch_id}`"
                 yield f"{record.release}: {patch_id} has changed, or its verdicts are lost: {how}"
         for job, patch_id, one in _findings(record):
@@ -119,9 +119,9 @@ def _overview(found: Sequence[Record]) -> str:
     ]
     for record in found:
         counts = Counter(run.found.state for run in record.jobs.values())
-        shares = [records.share(record, each) for each in record.statements]
-        run, total = (sum(each[i] for each in shares) for i in (0, 1))
-        numbers = " | ".join(str(counts[each]) for each in states)
+        shares = [records.share(record, statement) for statement in record.statements]
+        run, total = (sum(share[i] for share in shares) for i in (0, 1))
+        numbers = " | ".join(str(counts[state]) for state in states)
         lines.append(f"| {record.release} | {len(record.jobs)} | {numbers} | {run} of {total} | {record.date} |")
     return "\n".join(lines)
 
@@ -129,9 +129,9 @@ def _overview(found: Sequence[Record]) -> str:
 def _patches(found: Sequence[Record]) -> str:
     lines = [
         "## The patches\n",
-        f"Each patch is judged on {space.WHOLE} or, if it does not apply there, on the newest of these releases where",
-        "it does, if possible one with all scripts. Statements run: by any job; jobs: those that run them; disabled",
-        "alone: the verdicts of jobs with all other patches (for one that is off by default: enabled on top of all",
+        f"Each patch is judged on {space.FULL_RECORD} or, if it does not apply there, on the newest of these releases",
+        "where it does, if possible one with all scripts. Statements run: by any job; jobs: those that run them;",
+        "disabled alone: the verdicts of jobs with all other patches (for one that is off by default: enabled on top of all",
         "others); added: the most that it adds to a job whose results stay the same, in collectives, waits of the host",
         "for the device, bytes of peak memory; worked around by: scripts of people who work around the bug, with the",
         "patch.\n",
@@ -167,7 +167,7 @@ def _patches(found: Sequence[Record]) -> str:
 
 
 @dataclass(frozen=True)
-class OfPatch:
+class PatchUse:
     """A patch on the release where it is judged alone. run: how many of its statements any job ran; states: the
     verdicts on it alone; added: the most collectives, host waits and bytes of peak memory that it adds to an unchanged
     job, None if no job is unchanged."""
@@ -180,19 +180,19 @@ class OfPatch:
     added: tuple[int, int, int] | None
 
 
-def of(patch_id: str, found: Sequence[Record]) -> OfPatch | None:
+def of(patch_id: str, found: Sequence[Record]) -> PatchUse | None:
     """The patch's summary, or None if it applies to none of these releases."""
-    record = records.home(patch_id, found)
+    record = records.judging_record(patch_id, found)
     if record is None:
         return None
     run, statements = records.share(record, patch_id)
-    jobs = sum(patch_id in each.run for each in record.jobs.values())
-    ones = [each.one[patch_id] for each in record.jobs.values() if patch_id in each.one]
-    same = [each for each in ones if each.state == State.SAME]
+    jobs = sum(patch_id in job.run for job in record.jobs.values())
+    ones = [job.one[patch_id] for job in record.jobs.values() if patch_id in job.one]
+    same = [one for one in ones if one.state == State.SAME]
     added = (
         tuple(max(getattr(each, name) for each in same) for name in ("collectives", "syncs", "peak")) if same else None
     )
-    return OfPatch(record.release, statements, run, jobs, Counter(each.state for each in ones), added)
+    return PatchUse(record.release, statements, run, jobs, Counter(one.state for one in ones), added)
 
 
 def _explained(record: Record) -> str:

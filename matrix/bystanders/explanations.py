@@ -40,7 +40,7 @@ _FROZEN_AND_THAWED = (
     *("frozen_later", "gradual_unfreezing", "groups_by_turns", "written_then_thawed"),
 )
 
-_TOLD = "the results are the same, and "
+_SAME_RESULTS = "the results are the same, and "
 
 EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
@@ -379,13 +379,13 @@ EXPLANATIONS: tuple[Explanation, ...] = (
             *("pickled_schedules", "pipeline_called_before", "state_not_to_be_told"),
             *("two_of_experts", "two_of_experts_on_two_ranks"),
         ),
-        why=_TOLD,
+        why=_SAME_RESULTS,
     ),
     Explanation(
         "told-but-not-for-long",
         "The frequencies that the patch keeps are replaced by the checkpoint's, which are in half precision.",
         ("resumed_with_half_frequencies",),
-        why=_TOLD,
+        why=_SAME_RESULTS,
     ),
     Explanation(
         "told-but-scale-free",
@@ -393,7 +393,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "norm by it, the steps are the same.",
         ("lars",),
         levels={"stage": ("0",), "precision": ("fp16",)},
-        why=_TOLD,
+        why=_SAME_RESULTS,
     ),
 )
 

@@ -48,30 +48,30 @@ def _digest(text: str) -> str:
 @functools.cache
 def _defined(module: str) -> Mapping[str, ast.AST]:
     """The functions, classes and values of constants of a module, by name."""
-    found: dict[str, ast.AST] = {}
+    definitions: dict[str, ast.AST] = {}
     for each in _tree(module).body:
         if isinstance(each, (ast.FunctionDef, ast.ClassDef)):
-            found[each.name] = each
+            definitions[each.name] = each
         elif isinstance(each, (ast.Assign, ast.AnnAssign)) and each.value is not None:
             target = each.targets[0] if isinstance(each, ast.Assign) else each.target
             if isinstance(target, ast.Name):
-                found[target.id] = each.value
+                definitions[target.id] = each.value
             elif isinstance(target, ast.Tuple):
                 for number, one in enumerate(target.elts):
-                    found[ast.unparse(one)] = ast.Subscript(each.value, ast.Constant(number), ast.Load())
-    return found
+                    definitions[ast.unparse(one)] = ast.Subscript(each.value, ast.Constant(number), ast.Load())
+    return definitions
 
 
 @functools.cache
 def _imported(module: str) -> Mapping[str, Place]:
     """What the module imports from scenarios/, by name."""
-    found: dict[str, Place] = {}
+    imports: dict[str, Place] = {}
     for each in _tree(module).body:
         if isinstance(each, ast.ImportFrom) and each.module == _PACKAGE:
-            found.update({one.asname or one.name: (f"{_PACKAGE}.{one.name}", "") for one in each.names})
+            imports.update({one.asname or one.name: (f"{_PACKAGE}.{one.name}", "") for one in each.names})
         elif isinstance(each, ast.ImportFrom) and str(each.module).startswith(f"{_PACKAGE}."):
-            found.update({one.asname or one.name: (str(each.module), one.name) for one in each.names})
-    return found
+            imports.update({one.asname or one.name: (str(each.module), one.name) for one in each.names})
+    return imports
 
 
 def _tree(module: str) -> ast.Module:
@@ -83,7 +83,11 @@ def _tree(module: str) -> ast.Module:
 def _globals(table: symtable.SymbolTable) -> Iterator[str]:
     """The names that a piece of code uses and does not define."""
     top = table.get_type() == "module"
-    yield from (each.get_name() for each in table.get_symbols() if each.is_referenced() and (top or each.is_global()))
+    yield from (
+        get_symbol.get_name()
+        for get_symbol in table.get_symbols()
+        if get_symbol.is_referenced() and (top or get_symbol.is_global())
+    )
     for child in table.get_children():
         yield from _globals(child)
 
@@ -129,5 +133,9 @@ class _Resolved(ast.NodeTransformer):
     def _code(self, place: Place) -> ast.expr:
         if place == self._place:
             return ast.Name("_", ast.Load())
-        found = _resolved(place)
-        return found if isinstance(found, ast.expr) else ast.Name(f"_{_digest(ast.unparse(found))}", ast.Load())
+        definition = _resolved(place)
+        return (
+            definition
+            if isinstance(definition, ast.expr)
+            else ast.Name(f"_{_digest(ast.unparse(definition))}", ast.Load())
+        )

@@ -65,10 +65,10 @@ class _Loader(SourceFileLoader):
         if patch is not None:
             marks = _Marks(self.name.rpartition(".")[2])
             changes = tuple(
-                dataclasses.replace(each, code=marks.of(each.code, replaces=each.replace is not None))
-                if hasattr(each, "code")
-                else each
-                for each in patch.changes
+                dataclasses.replace(change, code=marks.of(change.code, replaces=change.replace is not None))
+                if hasattr(change, "code")
+                else change
+                for change in patch.changes
             )
             module.PATCH = dataclasses.replace(patch, changes=changes)  # type: ignore[attr-defined]
 

@@ -190,17 +190,17 @@ class Job:
 
     def _whole(self, model: nn.Module) -> dict[str, torch.Tensor]:
         parameters = dict(model.named_parameters())
-        if any(hasattr(each, "ds_id") for each in parameters.values()):  # partitioned by an engine
+        if any(hasattr(parameter, "ds_id") for parameter in parameters.values()):  # partitioned by an engine
             with self._lab_unseen():
-                found: dict[str, torch.Tensor] = self._lab.parameters(SimpleNamespace(module=model))
-            return found
+                tensors: dict[str, torch.Tensor] = self._lab.parameters(SimpleNamespace(module=model))
+            return tensors
         return {name: each.detach().to("cpu", torch.float32, copy=True) for name, each in parameters.items()}
 
     def weights(self, engine: Any) -> dict[str, torch.Tensor]:
         """Like `parameters`, but the optimizer's fp32 weights where DeepSpeed provides them per parameter."""
-        found = self.parameters(engine)
+        tensors = self.parameters(engine)
         if self.plain or not self.half:
-            return found
+            return tensors
         get = importlib.import_module("deepspeed.utils").safe_get_full_fp32_param
         without_zero = _masters_without_zero(engine.optimizer)
         for name, parameter in engine.module.named_parameters():
@@ -208,8 +208,8 @@ class Job:
             with contextlib.suppress(AttributeError, KeyError):  # frozen, on some releases
                 weight = get(parameter) if weight is None else weight
             if weight is not None:
-                found[name] = weight.detach().to("cpu", torch.float32, copy=True).view_as(found[name])
-        return found
+                tensors[name] = weight.detach().to("cpu", torch.float32, copy=True).view_as(tensors[name])
+        return tensors
 
     def save(self, engine: Any, tag: str) -> None:
         """Write a checkpoint into `tmp`. Call it on all ranks."""
@@ -271,16 +271,16 @@ def _number(value: Any) -> float | None:
 
 def _masters_without_zero(optimizer: Any) -> dict[torch.Tensor, torch.Tensor]:
     """Half-precision parameters and their fp32 weights."""
-    found: dict[torch.Tensor, torch.Tensor] = {}
+    masters: dict[torch.Tensor, torch.Tensor] = {}
     for number, parameters in enumerate(getattr(optimizer, "fp16_groups", ())):
         if hasattr(optimizer, "fp32_groups_flat"):
-            weights = optimizer.fp32_groups_flat[number].detach().split([each.numel() for each in parameters])
+            weights = optimizer.fp32_groups_flat[number].detach().split([parameter.numel() for parameter in parameters])
         elif hasattr(optimizer, "fp32_groups"):
             weights = optimizer.fp32_groups[number]
         else:
             continue
-        found.update(zip(parameters, weights))
-    return found
+        masters.update(zip(parameters, weights))
+    return masters
 
 
 def _masters(engine: Any) -> Iterable[tuple[str, torch.Tensor]]:
@@ -289,8 +289,8 @@ def _masters(engine: Any) -> Iterable[tuple[str, torch.Tensor]]:
         *("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"),
         *("fp32_groups_flat", "fp32_groups"),
     ):
-        found = getattr(engine.optimizer, name, None)
-        for number, each in enumerate(found or ()):
+        groups = getattr(engine.optimizer, name, None)
+        for number, each in enumerate(groups or ()):
             for index, tensor in enumerate(each if isinstance(each, (list, tuple)) else [each]):
                 if isinstance(tensor, torch.Tensor) and tensor.numel():
                     yield f"{name}[{number}][{index}]", tensor

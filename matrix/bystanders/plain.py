@@ -79,14 +79,14 @@ class Plain:
                 parameter.grad = torch.zeros_like(parameter)
             self._average(parameter)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        norm = torch.stack([each.norm() for each in gradients]).norm() if gradients else torch.zeros(())
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm() if gradients else torch.zeros(())
         self._norm = float(norm)
         if self._half and not torch.isfinite(norm):
             self.skipped_steps += 1
         else:
             if self._clip and norm > self._clip:
-                for each in gradients:
-                    each.mul_(self._clip / (norm + 1e-6))
+                for gradient in gradients:
+                    gradient.mul_(self._clip / (norm + 1e-6))
             self.optimizer.step()
         self.global_steps += 1
         self.optimizer.zero_grad()

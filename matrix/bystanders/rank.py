@@ -24,11 +24,11 @@ _PORT = re.compile(r":\d+\b")  # in gloo's messages; different in each run
 def main(name: str, setting: str, how: str, directory: str) -> int:
     """how: "plain" for PyTorch, else DeepSpeed. Returns 1 if the scenario raises an exception."""
     with Lab("cuda") as lab:
-        seen = _run(lab, name, json.loads(setting), how == "plain")
+        result = _run(lab, name, json.loads(setting), how == "plain")
         path = Path(directory, f"{lab.rank}.pickle")
-        path.with_suffix(".partial").write_bytes(pickle.dumps(seen))
+        path.with_suffix(".partial").write_bytes(pickle.dumps(result))
         os.replace(path.with_suffix(".partial"), path)
-        return 1 if seen["ended"] else 0
+        return 1 if result["ended"] else 0
 
 
 def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str, Any]:
@@ -66,6 +66,6 @@ def _run(lab: Lab, name: str, setting: dict[str, str], plain: bool) -> dict[str,
         "run": {each: sorted(numbers) for each, numbers in hits.run.items() if numbers} if hits else {},
         "statements": dict(hits.statements) if hits else {},
         "versions": {each: installed(each) for each in ("deepspeed", "torch", "numpy", "python")},
-        "patches": {each.id: each.outcome.value for each in reports},
-        "effects": [each.id for each in reports if each.reached == "took effect"],
+        "patches": {report.id: report.outcome.value for report in reports},
+        "effects": [report.id for report in reports if report.reached == "took effect"],
     }

@@ -23,7 +23,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.settings import write_whole
 from matrix import fingerprints, proofs
 from matrix.bystanders import space
@@ -89,7 +89,7 @@ def load(release: str, directory: Path = DIRECTORY) -> Record:
     except FileNotFoundError:
         return Record(release)
     except (OSError, ValueError, KeyError, IndexError):
-        raise Complaint(f"{path} is not a valid bystander record: repair or remove it") from None
+        raise CommandError(f"{path} is not a valid bystander record: repair or remove it") from None
 
 
 def _read(text: str) -> Record:
@@ -101,7 +101,7 @@ def _read(text: str) -> Record:
             parts.append([])
     head, patches, texts, jobs = parts
     (release, date, *versions), ran, why = head[0], dict[str, tuple[str, str]](), {"": ""}
-    record = Record(release, date, dict(each.split(" ") for each in versions))
+    record = Record(release, date, dict(version.split(" ") for version in versions))
     for patch_id, count, proved, *codes in patches:
         if count != _NONE:
             record.statements[patch_id] = int(count)
@@ -114,9 +114,9 @@ def _read(text: str) -> Record:
         why[code] = sentence
         record.codes[sentence] = code
     for job_id, script, verdict, masks, *ones in jobs:
-        found, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
-        one = {ran[each[:2]][0]: found if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
-        record.jobs[job_id] = Run(script, found, run, one)
+        results, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
+        one = {ran[each[:2]][0]: results if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
+        record.jobs[job_id] = Run(script, results, run, one)
     return record
 
 
@@ -126,16 +126,16 @@ def _pairs(text: str) -> Iterator[str]:
 
 def _verdict(text: str, why: Mapping[str, str]) -> Verdict:
     state, *rest = text.split(" ")
-    given: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     for each in rest:
         if each[0] == ":":
-            given["why"] = why[each[1:]]
+            extra["why"] = why[each[1:]]
         elif each[0] in _COUNTS:
-            given[_COUNTS[each[0]]] = int(each[1:])
+            extra[_COUNTS[each[0]]] = int(each[1:])
         else:
             before, _, after = each.partition("/")
-            given.update(before=float(before), after=float(after or before))
-    return Verdict(State(state), **given)
+            extra.update(before=float(before), after=float(after or before))
+    return Verdict(State(state), **extra)
 
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
@@ -144,7 +144,7 @@ def load_all(directory: Path = DIRECTORY) -> list[Record]:
     return [load(release, directory) for release in releases]
 
 
-def home(patch_id: str, found: Sequence[Record]) -> Record | None:
+def judging_record(patch_id: str, found: Sequence[Record]) -> Record | None:
     """The record in which the patch is judged alone."""
     applying = {each.release: each for each in found if patch_id in each.statements}
     return applying[preferred(applying)] if applying else None
@@ -154,7 +154,7 @@ def preferred(releases: Iterable[str]) -> str:
     """The release with all jobs, else the newest; one with few scenarios only if there is no other."""
 
     def rank(release: str) -> tuple[bool, bool, Version]:
-        return release == space.WHOLE, release not in space.PARTS, Version(release)
+        return release == space.FULL_RECORD, release not in space.PARTIAL_RECORDS, Version(release)
 
     return max(releases, key=rank)
 
@@ -178,18 +178,19 @@ def _written(record: Record) -> str:
     for name in sorted({*record.statements, *record.proved, *(name for name, _ in masks)}):
         codes = [f"{record.codes[f'{name} {mask}']}={mask}" for which, mask in sorted(masks) if which == name]
         lines.append("\t".join((name, str(record.statements.get(name, _NONE)), record.proved.get(name, _NONE), *codes)))
-    lines += ["", *(f"{record.codes[each]}\t{each}" for each in sorted(texts)), ""]
+    lines += ["", *(f"{record.codes[text]}\t{text}" for text in sorted(texts)), ""]
     for job_id, run in sorted(record.jobs.items()):
         ran = "".join(record.codes[f"{name} {mask}"] for name, mask in sorted(run.run.items()))
         ones = [
-            f"{record.codes[f'{name} {run.run.get(name, 0)}']} {'=' if each == run.found else _told(each, record)}"
-            for name, each in sorted(run.one.items())
+            f"{record.codes[f'{name} {run.run.get(name, 0)}']} "
+            + ("=" if verdict == run.found else _encode_verdict(verdict, record))
+            for name, verdict in sorted(run.one.items())
         ]
-        lines.append("\t".join((job_id, run.script, _told(run.found, record), ran or _NONE, *ones)))
+        lines.append("\t".join((job_id, run.script, _encode_verdict(run.found, record), ran or _NONE, *ones)))
     return "\n".join(lines) + "\n"
 
 
-def _told(each: Verdict, record: Record) -> str:
+def _encode_verdict(each: Verdict, record: Record) -> str:
     parts = [str(each.state), *([f":{record.codes[each.why]}"] if each.why else [])]
     if each.before or each.after:
         parts.append(f"{each.before:g}" if each.before == each.after else f"{each.before:g}/{each.after:g}")

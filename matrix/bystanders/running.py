@@ -13,7 +13,7 @@ from matrix.bystanders import records, space
 from matrix.bystanders.comparison import State, Verdict, judge
 from matrix.bystanders.records import Record, Run
 from matrix.bystanders.space import Job
-from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen, Trials, with_also, without
+from matrix.bystanders.trials import ALL, NONE, PLAIN, JobResult, Trials, with_also, without
 from matrix.runner import Meter
 
 _JOBS_OF_A_PATCH = 24  # at most, in which it is judged alone
@@ -27,8 +27,8 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
     """
     renumbered = set[str]()
     meter = Meter(len(chosen))
-    with runner.each(chosen, lambda job: _all(job, trials), at_a_time) as ended:
-        for job, (found, seen) in ended:
+    with runner.run_parallel(chosen, lambda job: _all(job, trials), at_a_time) as ended:
+        for job, (results, seen) in ended:
             rank = next((rank for rank in seen.ranks if rank), None)
             applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES] if rank else []
             counted = {name: rank["statements"][name] for name in applied} if rank else {}
@@ -38,7 +38,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
                     other.run = {each: other.run[each] for each in other.run if each != name}
             bits = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
             before = record.current(job)
-            record.jobs[job.id] = Run(job.scenario.fingerprint(), found, bits, before.one if before else {})
+            record.jobs[job.id] = Run(job.scenario.fingerprint(), results, bits, before.one if before else {})
             record.date = datetime.date.today().isoformat()
             if rank is not None:
                 named = [
@@ -58,10 +58,10 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
     Returns whether any of them runs its lines.
     """
     changes = fingerprints.of_changes(catalogue()[patch_id])
-    chosen = list(_through(record, patch_id, every)) or space.samples(every)
-    fresh: dict[str, tuple[Verdict, Seen]] = {}
+    chosen = list(_jobs_running(record, patch_id, every)) or space.samples(every)
+    fresh: dict[str, tuple[Verdict, JobResult]] = {}
     meter = Meter(len(chosen))
-    with runner.each(chosen, lambda job: _one(job, trials, patch_id), at_a_time) as ended:
+    with runner.run_parallel(chosen, lambda job: _one(job, trials, patch_id), at_a_time) as ended:
         for job, each in ended:
             fresh[job.id] = each
             meter.advance()
@@ -86,35 +86,39 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
     return any(seen.run.get(patch_id) for _, seen in fresh.values())
 
 
-def _all(job: Job, trials: Trials) -> tuple[Verdict, Seen]:
-    seen = trials.run(job, ALL)
-    verdict = _judged(job, trials, trials.run(job, NONE), seen, lambda: trials.run(job, ALL))
-    return _believed(verdict, seen, job, catalogue()), seen
+def _all(job: Job, trials: Trials) -> tuple[Verdict, JobResult]:
+    result = trials.run(job, ALL)
+    verdict = _judged(job, trials, trials.run(job, NONE), result, lambda: trials.run(job, ALL))
+    return _cross_checked(verdict, result, job, catalogue()), result
 
 
-def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, Seen]:
+def _one(job: Job, trials: Trials, patch_id: str) -> tuple[Verdict, JobResult]:
     default = catalogue()[patch_id].patch.default
     before, after = (without(patch_id), ALL) if default else (ALL, with_also(patch_id))
-    seen = trials.run(job, after)
-    if patch_id not in seen.run:
-        return Verdict(State.SAME), seen
+    result = trials.run(job, after)
+    if patch_id not in result.run:
+        return Verdict(State.SAME), result
     if default and not trials.starts(before):
-        return Verdict(State.RIGHT, "DeepSpeed cannot be imported without it"), seen
-    verdict = _judged(job, trials, trials.run(job, before), seen, lambda: trials.run(job, after))
-    return _believed(verdict, seen, job, [patch_id]), seen
+        return Verdict(State.RIGHT, "DeepSpeed cannot be imported without it"), result
+    verdict = _judged(job, trials, trials.run(job, before), result, lambda: trials.run(job, after))
+    return _cross_checked(verdict, result, job, [patch_id]), result
 
 
-def _believed(verdict: Verdict, seen: Seen, job: Job, patches: Iterable[str]) -> Verdict:
+def _cross_checked(verdict: Verdict, seen: JobResult, job: Job, patches: Iterable[str]) -> Verdict:
     """The verdict, downgraded to "other" if results are equal although a patch reported changing one and the script has
     no workaround for it."""
-    told = {name for rank in seen.ranks if rank for name in rank["effects"]} - set(job.scenario.works_around)
-    false = [each for each in patches if each in told and catalogue()[each].patch.severity is Severity.WRONG_RESULT]
+    claimed_effects = {name for rank in seen.ranks if rank for name in rank["effects"]} - set(job.scenario.works_around)
+    false = [
+        each
+        for each in patches
+        if each in claimed_effects and catalogue()[each].patch.severity is Severity.WRONG_RESULT
+    ]
     if verdict.state is not State.SAME or not false:
         return verdict
     return replace(verdict, state=State.OTHER, why=f"the results are the same, and {', '.join(false)} took effect")
 
 
-def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable[[], Seen]) -> Verdict:
+def _judged(job: Job, trials: Trials, before: JobResult, after: JobResult, again: Callable[[], JobResult]) -> Verdict:
     plain = trials.run(job, PLAIN) if job.scenario.reference else None
     verdict = judge(job.setting["precision"], before, after, plain)
     if verdict.state is State.WORSE:  # repeated, because a busy machine can hang or kill a correct job
@@ -122,7 +126,7 @@ def _judged(job: Job, trials: Trials, before: Seen, after: Seen, again: Callable
     return records.rounded(verdict)
 
 
-def _through(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Job]:
+def _jobs_running(record: Record, patch_id: str, every: Sequence[Job]) -> Iterator[Job]:
     """Jobs that run the patch's lines: those that work around its bug, then by how many new lines they add."""
     masks = {job.id: int(record.jobs[job.id].run.get(patch_id, "0"), 16) for job in every if job.id in record.jobs}
     around = [job for job in every if masks.get(job.id) and patch_id in job.scenario.works_around]

@@ -72,10 +72,10 @@ FACTORS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 _OFTEN: Mapping[str, int] = {"1": 3, "2": 4, "4": 1}
 
 #: The release whose record has all jobs. Other records have each scenario's first pinned job and one chosen at random.
-WHOLE = "0.18.9"
+FULL_RECORD = "0.18.9"
 
 #: Releases with a record of few scenarios: those that run the lines of patches that apply to no other recorded release.
-PARTS: Mapping[str, frozenset[str]] = {
+PARTIAL_RECORDS: Mapping[str, frozenset[str]] = {
     "0.12.2": frozenset(
         (
             *("all_reduced", "all_reduced_in_fp32", "all_reduced_resumed"),
@@ -107,7 +107,7 @@ PARTS: Mapping[str, frozenset[str]] = {
 }
 
 #: Families of jobs that a patch once broke. They run on WHOLE only, unless a script names another release.
-ON_WHOLE = frozenset(("custom_optimizers", "graphs", "lifetimes", "one_rank_more", "read_without_dsfix"))
+FULL_RECORD_ONLY = frozenset(("custom_optimizers", "graphs", "lifetimes", "one_rank_more", "read_without_dsfix"))
 
 Setting = Mapping[str, str]
 
@@ -135,7 +135,7 @@ def plain() -> dict[str, str]:
     return {name: next(iter(levels)) for name, levels in FACTORS.items()}
 
 
-def one(**levels: str) -> dict[str, Any]:
+def one_job(**levels: str) -> dict[str, Any]:
     """For a scenario with one job: these levels, and the plain ones of the other factors."""
     setting = {**plain(), **levels}
     return {"pinned": [setting], **{name: (level,) for name, level in setting.items()}}
@@ -167,19 +167,19 @@ def jobs() -> list[Job]:
 def jobs_of(release: str) -> list[Job]:
     """The jobs in the release's record."""
     every = [job for job in jobs() if bound(job.scenario) in ("", release)]
-    if release == WHOLE:
+    if release == FULL_RECORD:
         return every
-    if release in PARTS:
-        return [job for job in every if bound(job.scenario) or job.scenario.name in PARTS[release]]
-    found = {job.id for job in samples(every)}
+    if release in PARTIAL_RECORDS:
+        return [job for job in every if bound(job.scenario) or job.scenario.name in PARTIAL_RECORDS[release]]
+    job_ids = {job.id for job in samples(every)}
     for name, each in itertools.groupby(every, lambda job: job.scenario.name):
-        found.add(random.Random(f"{name}, {release}").choice(list(each)).id)
-    return [job for job in every if job.id in found]
+        job_ids.add(random.Random(f"{name}, {release}").choice(list(each)).id)
+    return [job for job in every if job.id in job_ids]
 
 
 def bound(each: Scenario) -> str:
     """The only release that the scenario is run on, "" if it is run on all."""
-    return each.release or (WHOLE if each.family in ON_WHOLE else "")
+    return each.release or (FULL_RECORD if each.family in FULL_RECORD_ONLY else "")
 
 
 def samples(every: Sequence[Job]) -> list[Job]:
@@ -194,11 +194,11 @@ def sparse(every: Sequence[Job], one_in: int) -> list[Job]:
     def place(job: Job) -> str:
         return hashlib.sha256(job.id.encode()).hexdigest()
 
-    kept: set[str] = set()
+    families: set[str] = set()
     for family in {job.scenario.family for job in every}:
         jobs = sorted((job for job in every if job.scenario.family == family), key=place)
-        kept.update(job.id for job in (jobs if family in ON_WHOLE else jobs[::one_in]))
-    return [job for job in every if job.id in kept]
+        families.update(job.id for job in (jobs if family in FULL_RECORD_ONLY else jobs[::one_in]))
+    return [job for job in every if job.id in families]
 
 
 def _jobs(each: Scenario) -> Iterator[Job]:
@@ -214,12 +214,12 @@ def _jobs(each: Scenario) -> Iterator[Job]:
             first = number % len(deck)
             levels = [*deck[first:], *deck[:first]]
             setting[name] = next((each for each in levels if possible({**plain(), **setting, name: each})), levels[0])
-    seen: set[str] = set()
+    settings: set[str] = set()
     pinned = [{**plain(), **levels} for levels in each.pinned]
     for setting in (*pinned, *dealt):
         job = Job(each, setting, setting in pinned)
-        if possible(setting) and job.id not in seen:
-            seen.add(job.id)
+        if possible(setting) and job.id not in settings:
+            settings.add(job.id)
             yield job
 
 

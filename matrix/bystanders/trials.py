@@ -15,8 +15,8 @@ from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.isolation import isolated
-from dsfix.lab.preload import Preloaded
+from dsfix.lab.isolation import isolated_environment
+from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import launch
 from dsfix.settings import cache_directory, write_whole
 from matrix import environments
@@ -45,7 +45,7 @@ def with_also(patch_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Seen:
+class JobResult:
     """What the ranks of a job observed, as rank.py writes it; None for a rank that crashed. late: the job timed out."""
 
     ranks: tuple[dict[str, Any] | None, ...]
@@ -54,11 +54,11 @@ class Seen:
     @property
     def run(self) -> dict[str, set[int]]:
         """patch id -> the numbers of its statements that any rank ran."""
-        found: dict[str, set[int]] = {}
+        statements: dict[str, set[int]] = {}
         for rank in self.ranks:
             for patch_id, numbers in (rank or {}).get("run", {}).items():
-                found.setdefault(patch_id, set()).update(numbers)
-        return found
+                statements.setdefault(patch_id, set()).update(numbers)
+        return statements
 
 
 class Trials(ExitStack):
@@ -73,25 +73,25 @@ class Trials(ExitStack):
         self._release = release
         self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
         self.path = environments.installed(release)
-        self._servers: dict[str, Preloaded] = {}
+        self._servers: dict[str, ForkServer] = {}
         self._cannot_start: set[str] = set()  # variants
         self._lock = threading.Lock()
 
-    def run(self, job: Job, variant: str) -> Seen:
+    def run(self, job: Job, variant: str) -> JobResult:
         """What the job's ranks observed. Runs that do not depend on the patches are kept in dsfix's cache."""
-        kept = self._kept(job, variant)
-        if kept is not None and kept.is_file():
-            seen: Seen = pickle.loads(kept.read_bytes())
-            return seen
-        seen = self._run(job, variant)
-        if kept is not None and not seen.late:  # a busy machine may be the reason for a timeout
-            write_whole(kept, pickle.dumps(seen))
-        return seen
+        cache_file = self._kept(job, variant)
+        if cache_file is not None and cache_file.is_file():
+            result: JobResult = pickle.loads(cache_file.read_bytes())
+            return result
+        result = self._run(job, variant)
+        if cache_file is not None and not result.late:  # a busy machine may be the reason for a timeout
+            write_whole(cache_file, pickle.dumps(result))
+        return result
 
-    def _run(self, job: Job, variant: str) -> Seen:
+    def _run(self, job: Job, variant: str) -> JobResult:
         with tempfile.TemporaryDirectory(prefix="dsfix-bystander-") as name:
             scratch = Path(name)
-            environment = {**isolated(scratch), "PYTHONPATH": str(self.path)}
+            environment = {**isolated_environment(scratch), "PYTHONPATH": str(self.path)}
             work = scratch / "work"
             work.mkdir()
             how = "plain" if variant == PLAIN else "deepspeed"
@@ -99,13 +99,13 @@ class Trials(ExitStack):
             argv = [*command, job.scenario.name, json.dumps(job.setting), how, name]
             ended = launch(argv, ranks=job.ranks, timeout=_TIMEOUT, env=environment, cwd=work)
             files = [scratch / f"{rank}.pickle" for rank in range(job.ranks)]
-            ranks = tuple(pickle.loads(each.read_bytes()) if each.is_file() else None for each in files)
+            ranks = tuple(pickle.loads(file.read_bytes()) if file.is_file() else None for file in files)
             if not any(ranks):
                 stderr = [line for line in ended[0].stderr.splitlines() if line.strip()]
                 late = any(each.timed_out for each in ended)
                 if not late:
                     raise environments.Unavailable(f"{job.id} could not be run: {(stderr or ['no output'])[-1]}")
-            return Seen(ranks, any(each.timed_out for each in ended))
+            return JobResult(ranks, any(each.timed_out for each in ended))
 
     def starts(self, variant: str) -> bool:
         """Whether DeepSpeed can be imported in this variant."""
@@ -116,12 +116,12 @@ class Trials(ExitStack):
                 self._cannot_start.add(variant)
         return variant not in self._cannot_start
 
-    def server(self, variant: str) -> Preloaded:
+    def server(self, variant: str) -> ForkServer:
         """The process from which the variant's ranks are forked."""
         with self._lock:
             if variant not in self._servers:
                 environment = {"PYTHONPATH": str(self.path), **_environment(variant)}
-                self._servers[variant] = self.enter_context(Preloaded("cuda", *self._scripts, environment=environment))
+                self._servers[variant] = self.enter_context(ForkServer("cuda", *self._scripts, environment=environment))
             return self._servers[variant]
 
     def _kept(self, job: Job, variant: str) -> Path | None:
@@ -131,7 +131,9 @@ class Trials(ExitStack):
         parts = [job.scenario.fingerprint(), *(_file(each) for each in _framework())]
         if variant == NONE:
             others = environments.not_importing()
-            parts += [_file(Path(str(each.module.__file__))) for each in catalogue().values() if each.id not in others]
+            parts += [
+                _file(Path(str(entry.module.__file__))) for entry in catalogue().values() if entry.id not in others
+            ]
         digest = hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
         return cache_directory() / "bystanders" / release / f"{job.id}-{digest}"
 
@@ -143,7 +145,9 @@ def _environment(variant: str) -> dict[str, str]:
     if kind == "without":
         return {"DSFIX_SKIP": patch_id}
     if kind == "with":
-        return {"DSFIX_ONLY": ",".join([patch_id, *(each.id for each in catalogue().values() if each.patch.default)])}
+        return {
+            "DSFIX_ONLY": ",".join([patch_id, *(entry.id for entry in catalogue().values() if entry.patch.default)])
+        }
     return {}
 
 

@@ -15,15 +15,18 @@ def cells(entries: Iterable[Entry], releases: Sequence[str], versions: Mapping[s
     """
     severities = list(Severity)
     ordered = sorted(entries, key=lambda entry: (severities.index(entry.patch.severity), entry.id))
-    found = []
+    results = []
     for entry in ordered:
         if entry.patch.device == "cuda":
-            inside = [each for each in releases if proofs.inside(entry.patch, {**versions, "deepspeed": each})]
-            found.append(
-                [(entry, each) for each in _by_value(inside, [each for each in releases if each not in inside])]
+            inside = [release for release in releases if proofs.inside(entry.patch, {**versions, "deepspeed": release})]
+            results.append(
+                [
+                    (entry, each)
+                    for each in _by_value(inside, [release for release in releases if release not in inside])
+                ]
             )
-    longest = max(map(len, found), default=0)
-    return [each[place] for place in range(longest) for each in found if place < len(each)]
+    longest = max(map(len, results), default=0)
+    return [each[place] for place in range(longest) for each in results if place < len(each)]
 
 
 def _by_value(inside: Sequence[str], outside: Sequence[str]) -> Iterator[str]:
@@ -36,7 +39,9 @@ def cover(entries: Sequence[Entry], releases: Mapping[str, Mapping[str, str]], n
     releases: release -> the versions that it is run with.
     """
     affected = {
-        release: {each.id for each in entries if each.patch.device == "cuda" and proofs.inside(each.patch, versions)}
+        release: {
+            entry.id for entry in entries if entry.patch.device == "cuda" and proofs.inside(entry.patch, versions)
+        }
         for release, versions in releases.items()
     }
     chosen = {newest}

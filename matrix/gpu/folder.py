@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import fingerprints, source_proof, table
 from matrix.gpu import choice
 
@@ -44,7 +44,7 @@ def make(folder: Path, python: str) -> int:
         if not (wheels / name).is_file():
             _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), f"deepspeed=={release}")
         if not (wheels / name).is_file():
-            raise Complaint(f"deepspeed {release} does not build a wheel without compiled operators")
+            raise CommandError(f"deepspeed {release} does not build a wheel without compiled operators")
     _build_dsfix(wheels)
     _download(wheels, python)
     _copy(folder)
@@ -57,7 +57,7 @@ def make(folder: Path, python: str) -> int:
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > LIMIT:
-        raise Complaint(f"{folder} has {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}")
+        raise CommandError(f"{folder} has {size / 1e6:.1f} MB, more than {LIMIT / 1e6:.0f}")
     return size
 
 
@@ -85,14 +85,20 @@ def _build_dsfix(wheels: Path) -> None:
 def _download(wheels: Path, python: str) -> None:
     """The wheels' requirements except torch, for that Python on Linux x86-64; NumPy and pydantic as in the table."""
     pinned = next(iter(table.load().environments.values())).distributions
-    wanted = {}
+    requirements = {}
     for path in wheels.iterdir():
-        for each in _requirements(path):
-            if each.name != "torch" and (each.marker is None or each.marker.evaluate({"extra": ""})):
-                wanted[each.name] = f"{each.name}=={pinned[each.name]}" if each.name in pinned else each.name
+        for requirement in _requirements(path):
+            if requirement.name != "torch" and (
+                requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            ):
+                requirements[requirement.name] = (
+                    f"{requirement.name}=={pinned[requirement.name]}"
+                    if requirement.name in pinned
+                    else requirement.name
+                )
     platforms = [part for each in _PLATFORMS for part in ("--platform", f"manylinux{_glibc(each)}_x86_64")]
     target = ["--only-binary", ":all:", "--python-version", python, *platforms, "--dest", str(wheels)]
-    _pip("download", *target, *sorted(wanted.values()))
+    _pip("download", *target, *sorted(requirements.values()))
 
 
 def _glibc(name: str) -> str:
@@ -124,9 +130,9 @@ def _pip(command: str, *arguments: str) -> None:
     try:
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=_SECONDS)
     except subprocess.TimeoutExpired:
-        raise Complaint(f"pip {command} {arguments[-1]}: not finished after {_SECONDS} s") from None
+        raise CommandError(f"pip {command} {arguments[-1]}: not finished after {_SECONDS} s") from None
     if done.returncode:
-        raise Complaint(f"pip {command}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        raise CommandError(f"pip {command}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
 
 
 def this_python() -> str:

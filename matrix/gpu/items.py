@@ -20,7 +20,7 @@ from dsfix.audit.trial import trial
 from dsfix.catalogue.registry import Entry
 from dsfix.lab import reproduction
 from dsfix.lab.cuda import schedule
-from dsfix.lab.isolation import isolated
+from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.ranks import launch
 from dsfix.lab.reproduction import Sighting
 from matrix import proofs
@@ -76,7 +76,7 @@ def cell(machine: Machine, entry: Entry, releases: Releases, release: str) -> Re
     reported = patched if patched.versions else without
     if not reported.versions and "cannot-tell" in (without.outcome, patched.outcome):
         return {"state": "failed", "why": without.detail}
-    found = Cell(
+    results = Cell(
         without=_run(without),
         patched=_run(patched),
         versions={"deepspeed": release, **{name: each for name, each in reported.versions.items() if each}},
@@ -84,8 +84,8 @@ def cell(machine: Machine, entry: Entry, releases: Releases, release: str) -> Re
         preloaded=False,
         date=date.today().isoformat(),
     )
-    state, why = proofs.judge(entry.patch, found)
-    return {"state": state.value, "why": why, "cell": asdict(found)}
+    state, why = proofs.judge(entry.patch, results)
+    return {"state": state.value, "why": why, "cell": asdict(results)}
 
 
 def _run(sighting: Sighting) -> Run:
@@ -109,7 +109,7 @@ def audit(machine: Machine, config: Mapping[str, Any], releases: Releases, relea
     return {
         "state": state,
         "why": f"with dsfix {_in_short(patched)}; without, {_in_short(without)}",
-        "differences": [asdict(each) for each in patched.differences],
+        "differences": [asdict(difference) for difference in patched.differences],
         "device": patched.device,
     }
 
@@ -117,7 +117,7 @@ def audit(machine: Machine, config: Mapping[str, Any], releases: Releases, relea
 def _in_short(verdict: AuditVerdict) -> str:
     if verdict.failed:
         return proofs.without_paths(verdict.failed)[:_LONGEST]
-    differences = [f"{each.what} from step {each.step}" for each in verdict.differences]
+    differences = [f"{difference.what} from step {difference.step}" for difference in verdict.differences]
     return f"{verdict.comparisons} comparisons, {', '.join(differences[:4]) or 'no difference'}"
 
 
@@ -126,15 +126,15 @@ def programs(machine: Machine, script: Path, releases: Releases, release: str) -
     path = releases.path(release)
     with tempfile.TemporaryDirectory(prefix="dsfix-gpu-") as directory:
         streams = {schedule.SCHEDULE: "late"} if machine.emulated else {}
-        environment = {**isolated(Path(directory), path=path), **streams, "DSFIX_SEVERITY": "import"}
+        environment = {**isolated_environment(Path(directory), path=path), **streams, "DSFIX_SEVERITY": "import"}
         [done] = launch([sys.executable, str(script)], 1, LIMIT, environment, directory)
     try:
-        seen = json.loads(done.stdout.splitlines()[-1])
+        outputs = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         lines = ["timed out"] if done.timed_out else done.stderr.splitlines()[-_TAIL:]
         return {script.stem: {"state": "failed", "why": proofs.without_paths("\n".join(lines))[:_LONGEST]}}
-    names = dict.fromkeys(each.rpartition(" ")[0] for each in seen)
-    return {name: _pair(seen[f"{name} right"]["ok"], seen[f"{name} wrong"]["ok"]) for name in names}
+    names = dict.fromkeys(output.rpartition(" ")[0] for output in outputs)
+    return {name: _pair(outputs[f"{name} right"]["ok"], outputs[f"{name} wrong"]["ok"]) for name in names}
 
 
 def _pair(right: bool, wrong: bool) -> Result:

@@ -16,7 +16,7 @@ from dsfix import versions
 from dsfix.lab import cuda_device
 from dsfix.lab.cuda import compiling
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.ranks import fresh
+from dsfix.lab.ranks import fresh_command
 
 _DISTRIBUTIONS = ("torch", "numpy", "pydantic", "python", "dsfix")
 _DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
@@ -37,7 +37,11 @@ class Machine:
 
     def command(self, module: str, ranks: int) -> Sequence[str]:
         """As `fresh`, for a job of so many ranks: if they are more than the GPUs, they share the first."""
-        return fresh(module) if self.emulated or ranks <= self.gpus else (*fresh("matrix.gpu.one_gpu"), module)
+        return (
+            fresh_command(module)
+            if self.emulated or ranks <= self.gpus
+            else (*fresh_command("matrix.gpu.one_gpu"), module)
+        )
 
 
 def main() -> int:

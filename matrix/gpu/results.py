@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import fingerprints, proofs
 from matrix.fingerprints import Fingerprint
 from matrix.proofs import Cell, Run
@@ -30,13 +30,13 @@ def load(path: Path) -> Results:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         machine, items = data["machine"], data["items"]
-        cells = tuple((each["name"], each["release"], _cell(each["cell"])) for each in items if "cell" in each)
+        cells = tuple((item["name"], item["release"], _cell(item["cell"])) for item in items if "cell" in item)
         torch = machine["versions"]["torch"].partition("+")[0]
         column = "" if machine["emulated"] else f"torch-{torch} on {machine['device']}"
         lines = tuple(_lines(machine, data["seconds"], items))
         earlier = {name: Fingerprint(*each) for name, each in data["fingerprints"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Complaint(f"{path} is not a result of the folder's run.py") from None
+        raise CommandError(f"{path} is not a result of the folder's run.py") from None
     return Results(column, tuple(_marked(cells, earlier)), lines)
 
 
@@ -74,10 +74,10 @@ def _lines(machine: Mapping[str, Any], seconds: float, items: list[Mapping[str, 
     lines = [
         f"{machine['device']}, torch {machine['versions']['torch']}, driver {machine['driver'] or 'none'}: {seconds} s"
     ]
-    for kind in dict.fromkeys(each["kind"] for each in items):
-        states = Counter(each["state"] for each in items if each["kind"] == kind)
+    for kind in dict.fromkeys(item["kind"] for item in items):
+        states = Counter(item["state"] for item in items if item["kind"] == kind)
         lines.append(f"{kind}: " + ", ".join(f"{count} {state}" for state, count in states.items()))
-    for each in items:
-        if each["state"] in ("wrong", "failed", "differs", "bug not shown"):
-            lines.append(f"{each['name']} on deepspeed {each['release']}: {each['state']}: {each['why']}")
+    for item in items:
+        if item["state"] in ("wrong", "failed", "differs", "bug not shown"):
+            lines.append(f"{item['name']} on deepspeed {item['release']}: {item['state']}: {item['why']}")
     return lines

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.ranks import fresh
+from dsfix.lab.ranks import fresh_command
 from dsfix.settings import write_whole
 from matrix.gpu import choice, items
 from matrix.gpu.machine import Machine
@@ -111,19 +111,19 @@ def _earlier(out: Path, facts: dict[str, Any]) -> tuple[float, dict[tuple[str, .
 def _results(item: Item) -> list[dict[str, Any]]:
     started = time.monotonic()
     try:
-        found = item.run()
+        result = item.run()
     except Exception as error:  # of one item: the others can still be run
-        found = {"state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
+        result = {"state": "failed", "why": f"{type(error).__name__}: {error}"[:800]}
     seconds = {"seconds": round(time.monotonic() - started, 1)}
-    if "state" in found:
-        return [{**_head(item), **found, **seconds}]
-    return [{**_head(item), "name": name, **each, **seconds} for name, each in found.items()]
+    if "state" in result:
+        return [{**_head(item), **result, **seconds}]
+    return [{**_head(item), "name": name, **each, **seconds} for name, each in result.items()]
 
 
 def main(folder: str, work: str, out: str, until: str) -> int:
     """work: for the releases. until: in seconds since the epoch. 1 if nothing could be run."""
     manifest = json.loads(Path(folder, "manifest.json").read_text(encoding="utf-8"))
-    done = subprocess.run(fresh("matrix.gpu.machine"), capture_output=True, text=True)
+    done = subprocess.run(fresh_command("matrix.gpu.machine"), capture_output=True, text=True)
     if done.returncode:
         print((done.stderr.splitlines() or ["torch cannot be started"])[-1], file=sys.stderr)
         return 1
@@ -137,7 +137,7 @@ def main(folder: str, work: str, out: str, until: str) -> int:
     except KeyboardInterrupt:  # the results so far are written
         return 130
     states = [row["state"] for row in session.rows()]
-    print(", ".join(f"{states.count(each)} {each}" for each in dict.fromkeys(states)))
+    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
     return 0
 
 

@@ -32,7 +32,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedCell:
     """A cell (None if it was not run), what it shows about the patch's claim, and why in one sentence."""
 
     cell: Cell | None
@@ -47,11 +47,11 @@ class Evidence:
     table: Table
     entries: tuple[Entry, ...]
     columns: tuple[Column, ...]
-    cells: Mapping[str, Mapping[str, Mapping[str, Judged]]]
+    cells: Mapping[str, Mapping[str, Mapping[str, JudgedCell]]]
 
     @property
     def releases(self) -> tuple[str, ...]:
-        return tuple(each.deepspeed for each in self.table.releases)
+        return tuple(release.deepspeed for release in self.table.releases)
 
     def ran(self, column: Column) -> list[Cell]:
         """All cells of the column that were run."""
@@ -100,6 +100,6 @@ def _of_folder(name: str, environment: str, table: Table, records: Sequence[Reco
     return Column(name, Environment(environment, python, torch), releases, "python -m matrix gpu")
 
 
-def _judged(entry: Entry, cell: Cell | None) -> Judged:
+def _judged(entry: Entry, cell: Cell | None) -> JudgedCell:
     state, why = proofs.judge(entry.patch, cell)
-    return Judged(cell, state, f"{why}; run with an earlier version of the patch" if cell and cell.earlier else why)
+    return JudgedCell(cell, state, f"{why}; run with an earlier version of the patch" if cell and cell.earlier else why)

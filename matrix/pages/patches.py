@@ -54,7 +54,7 @@ def newest(evidence: Evidence) -> list[Patch]:
 
 def wrong(patches: Iterable[Patch]) -> int:
     """How many are for wrong results."""
-    return sum(each.severity is Severity.WRONG_RESULT for each in patches)
+    return sum(patch.severity is Severity.WRONG_RESULT for patch in patches)
 
 
 def reproduced(evidence: Evidence) -> str:

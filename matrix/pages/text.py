@@ -30,7 +30,7 @@ def story(entry: Entry) -> dict[str, str]:
 
 def affected(patch: Patch, releases: Sequence[str]) -> str:
     """The releases that the patch claims."""
-    return span([each for each in releases if patch.claims(each)], releases)
+    return span([release for release in releases if patch.claims(release)], releases)
 
 
 def beside(patch: Patch) -> str:

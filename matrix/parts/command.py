@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import runner, table
 from matrix.runner import Meter
 
@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     every = part.load()
     for name in options.part:
         if name not in every and name not in {each.area for each in every.values()}:
-            raise Complaint(f"{name} is neither a part nor an area")
+            raise CommandError(f"{name} is neither a part nor an area")
     chosen = [
         each
         for each in every.values()
@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
         def work(batch: running.Batch) -> list[record.Line]:
             return running.run(batch, children, patches)
 
-        with runner.each(batches, work, options.jobs) as ended:
+        with runner.run_parallel(batches, work, options.jobs) as ended:
             for _, lines in ended:
                 for line in lines:
                     kept[line.part, line.release] = line
@@ -67,4 +67,4 @@ def _run(options: argparse.Namespace) -> int:
                 if not options.check:
                     record.save(kept)
                 meter.advance()
-    return runner.complain(NAME, docs.faults(kept, chosen, releases))
+    return runner.print_errors(NAME, docs.faults(kept, chosen, releases))

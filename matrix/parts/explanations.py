@@ -109,4 +109,4 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 
 
 def of(line: Line, explanations: Sequence[Explanation] = EXPLANATIONS) -> Explanation | None:
-    return next((each for each in explanations if each.explains(line)), None)
+    return next((explanation for explanation in explanations if explanation.explains(line)), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.settings import write_whole
 
 PATH = Path(__file__).with_name("record.txt")
@@ -40,16 +40,16 @@ Record = dict[tuple[str, str], Line]
 
 def load(path: Path = PATH) -> Record:
     """The lines by part and release. Raises Complaint if the file is damaged."""
-    found: Record = {}
+    results: Record = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), 1):
         words = text.split("\t")
         outcome, _, patches = words[3].partition(":") if len(words) > 3 else ("", "", "")
         if outcome not in (AGREES, PATCHED, DIFFERS, ABSENT):
-            raise Complaint(f"{path}, line {number} is not a line of the record: remove it")
+            raise CommandError(f"{path}, line {number} is not a line of the record: remove it")
         given = tuple(filter(None, patches.split(",")))
         line = Line(words[0], words[1], words[2], outcome, given, "".join(words[4:]))
-        found[line.part, line.release] = line
-    return found
+        results[line.part, line.release] = line
+    return results
 
 
 def save(record: Mapping[tuple[str, str], Line], path: Path = PATH) -> None:

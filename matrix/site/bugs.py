@@ -28,7 +28,7 @@ from matrix.proofs import State
 
 def claimed(entry: Entry, releases: Iterable[str]) -> list[str]:
     """The releases that the patch is for."""
-    return [each for each in releases if entry.patch.claims(each)]
+    return [release for release in releases if entry.patch.claims(release)]
 
 
 def torches(affects: Mapping[str, str], known: Iterable[str]) -> list[str]:
@@ -37,13 +37,13 @@ def torches(affects: Mapping[str, str], known: Iterable[str]) -> list[str]:
     return [each for each in known if any(satisfies(specifiers, f"{each}.{last}") for last in range(10))]
 
 
-def told(entry: Entry) -> list[str]:
+def effect_phrases(entry: Entry) -> list[str]:
     """What a job's log says that the patch did; RAN where it says only that it ran."""
-    edits = [each.effect for each in entry.patch.changes if isinstance(each, Edit) and each.effect]
+    edits = [change.effect for change in entry.patch.changes if isinstance(change, Edit) and change.effect]
     calls = [node for node in ast.walk(ast.parse(inspect.getsource(entry.module))) if isinstance(node, ast.Call)]
-    calls = [each for each in calls if getattr(each.func, "id", "") == "took_effect"]
-    sentences = [each.args[1].value for each in calls if isinstance(each.args[1], ast.Constant)]
-    return list(dict.fromkeys([*edits, *(str(each).replace("%s", "…") for each in sentences)]))
+    calls = [call for call in calls if getattr(call.func, "id", "") == "took_effect"]
+    sentences = [call.args[1].value for call in calls if isinstance(call.args[1], ast.Constant)]
+    return list(dict.fromkeys([*edits, *(str(sentence).replace("%s", "…") for sentence in sentences)]))
 
 
 def config(entry: Entry) -> str:
@@ -57,7 +57,7 @@ def config(entry: Entry) -> str:
     return inspect.getsource(condition) if condition else ""
 
 
-def mine(releases: Sequence[str], here: Sequence[str], torch: Sequence[str], with_torch: Sequence[str]) -> str:
+def version_form(releases: Sequence[str], here: Sequence[str], torch: Sequence[str], with_torch: Sequence[str]) -> str:
     """The form that tells whether one's own versions have the bug; a script fills it in."""
     data = {"releases": releases, "affected": here, "torches": torch, "with": with_torch}
     fields = " ".join(f'data-{name}="{quoted(" ".join(values))}"' for name, values in data.items())
@@ -79,7 +79,7 @@ def render(entry: Entry, found: Evidence, jobs: Sequence[Record], diff: str | No
         f"`{entry.id}` · {patch.severity.value} · {coverage.area(entry)} · "
         f"DeepSpeed {text.affected(patch, found.releases)}"
         f"{f' · with {text.escape(beside)}' if beside else ''}\n",
-        mine(found.releases, here, torch, torches(patch.affects, torch)),
+        version_form(found.releases, here, torch, torches(patch.affects, torch)),
         _remedy(entry, here[-1]),
         "## What users see\n",
         *_seen(entry, seen),
@@ -100,7 +100,7 @@ def render(entry: Entry, found: Evidence, jobs: Sequence[Record], diff: str | No
 
 def torch_versions(found: Evidence) -> list[str]:
     """The minor versions of torch that people can have."""
-    newest = max(Version(each.torch) for each in found.table.environments.values())
+    newest = max(Version(environment.torch) for environment in found.table.environments.values())
     return [f"2.{minor}" for minor in range(newest.minor + 1)]
 
 
@@ -157,10 +157,10 @@ def changes(entry: Entry, last: str, diff: str | None) -> Iterator[str]:
 
 
 def _effect(entry: Entry) -> Iterator[str]:
-    effects = told(entry)
-    for each in effects:
-        if each != RAN:
-            yield f"The first time that it changes a result, the job's log says: “{text.escape(each)}”.\n"
+    effects = effect_phrases(entry)
+    for effect in effects:
+        if effect != RAN:
+            yield f"The first time that it changes a result, the job's log says: “{text.escape(effect)}”.\n"
     if RAN in effects:
         yield "The report of a job says that its code ran; whether a result changed, only the device knows.\n"
     if not effects:
@@ -187,7 +187,7 @@ def _proof(entry: Entry, found: Evidence) -> Iterator[str]:
 
 def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
     one = bystanders.of(patch_id, jobs)
-    record = records.home(patch_id, jobs)
+    record = records.judging_record(patch_id, jobs)
     if one is None or record is None:
         return
     ones = {job: run.one[patch_id] for job, run in record.jobs.items() if patch_id in run.one}
@@ -207,12 +207,14 @@ def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
     yield f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code.\n"
     scripts = scenario.load()
     names = dict.fromkeys(job.partition("-")[0] for job in same)
-    if titles := [scripts[each].title for each in names if each in scripts]:
+    if titles := [scripts[name].title for name in names if name in scripts]:
         yield f"Bitwise the same with this patch as without it: {len(same)} of them.\n"
         yield "```{raw} html\n<details><summary>Their scripts</summary>\n```\n"
-        yield "".join(f"- {text.escape(each)}\n" for each in titles)
+        yield "".join(f"- {text.escape(title)}\n" for title in titles)
         yield "```{raw} html\n</details>\n```\n"
 
 
 def _added(verdicts: Iterable[Verdict]) -> list[int]:
-    return [max(0, *counts) for counts in zip(*((each.collectives, each.syncs, each.peak) for each in verdicts))]
+    return [
+        max(0, *counts) for counts in zip(*((verdict.collectives, verdict.syncs, verdict.peak) for verdict in verdicts))
+    ]

@@ -61,19 +61,21 @@ def run(options: argparse.Namespace) -> int:
 def _pages() -> Iterator[tuple[str, str]]:
     """Path in Sphinx's source folder and text of all that is written for it. Raises Complaint."""
     sdists, catalogue, all_ = Index(), registry.catalogue(), known_bugs.load()
-    found = evidence.collect(catalogue.values(), table.load())
+    results = evidence.collect(catalogue.values(), table.load())
     jobs = bystanders_records.load_all()
     signatures = {each.id: each for each in signature.load()}
-    torch = bugs.torch_versions(found)
+    torch = bugs.torch_versions(results)
     seen, searched = _seen(), []
-    changes, missing = diffs.made({each.id: bugs.claimed(each, found.releases)[-1] for each in found.entries}, sdists)
+    changes, missing = diffs.made(
+        {each.id: bugs.claimed(each, results.releases)[-1] for each in results.entries}, sdists
+    )
     if missing:
         print(f"Some pages have no diff: {missing}.")
-    for entry in found.entries:
+    for entry in results.entries:
         own = [bug for bug in rows() if entry.id in (cover.id for cover in bug.covers)]
         naming = [each for each in signatures.values() if entry.id in each.patches]
         error = seen.get(entry.id, "")
-        yield f"bugs/{entry.id}.md", bugs.render(entry, found, jobs, changes.get(entry.id), error)
+        yield f"bugs/{entry.id}.md", bugs.render(entry, results, jobs, changes.get(entry.id), error)
         searched.append(index.of_patch(entry, error, own, naming, all_, torch))
     for bug in rows():
         if bug.row.key.startswith("patch/"):
@@ -93,8 +95,8 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield name, text
         if guides.searched(name):
             searched += index.of_guide(name, text)
-    yield "index.md", start.render(found.releases, torch, searched)
-    yield "_static/known.js", index.written(searched, found.releases, torch)
+    yield "index.md", start.render(results.releases, torch, searched)
+    yield "_static/known.js", index.written(searched, results.releases, torch)
 
 
 @functools.cache

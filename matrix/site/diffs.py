@@ -25,15 +25,15 @@ def made(last: Mapping[str, str], index: Index) -> tuple[dict[str, str], str]:
             missing = str(error)
     # a process for each release, as what is read of DeepSpeed's source is cached
     with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
-        found = pool.starmap(_of_release, work, chunksize=1)
-    return {patch_id: diff for each in found for patch_id, diff in each.items()}, missing
+        results = pool.starmap(_of_release, work, chunksize=1)
+    return {patch_id: diff for each in results for patch_id, diff in each.items()}, missing
 
 
 def _of_release(sources: str, ids: Sequence[str]) -> dict[str, str]:
     sys.path.insert(0, sources)
     diffs = {}
     for patch_id in ids:
-        edits = [each for each in registry.catalogue()[patch_id].patch.changes if isinstance(each, Edit)]
+        edits = [change for change in registry.catalogue()[patch_id].patch.changes if isinstance(change, Edit)]
         try:
             diffs[patch_id] = unified_diff(edits)
         except Unwritable:  # an anchor within a line

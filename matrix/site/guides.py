@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dsfix.cli.exits import OK, TROUBLE, Complaint
+from dsfix.cli.exits import OK, TROUBLE, CommandError
 from matrix.sdists import Index, Unavailable
 
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "dsfix/*/README.md", "matrix/**/README.md")
@@ -37,7 +37,7 @@ def pages(checkout: Path, index: Index) -> Iterator[tuple[str, str]]:
         def linked(link: re.Match[str], page: Path = path) -> str:
             target = (page.parent / link[2]).resolve()
             if not target.exists():
-                raise Complaint(f"{page.relative_to(checkout)} links to {link[2]}, which does not exist")
+                raise CommandError(f"{page.relative_to(checkout)} links to {link[2]}, which does not exist")
             return link[0] if target in paths else f"{link[1]} (`{target.relative_to(checkout)}` in the repository)"
 
         text = _LINK.sub(linked, path.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def _whole(sample: re.Match[str], index: Index, config: str) -> str:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "ds_config.json").write_text(config, encoding="utf-8")
         done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
-    told = "".join(re.findall(r"^\[dsfix\].*\n", done.stderr, re.M)) or done.stdout
-    if done.returncode not in (OK, TROUBLE) or not told:
-        raise Complaint(f"a sample cannot be made, {sample[1].strip()}: {done.stderr}")
-    return f"```text\n{sample[1]}{told}```"
+    log = "".join(re.findall(r"^\[dsfix\].*\n", done.stderr, re.M)) or done.stdout
+    if done.returncode not in (OK, TROUBLE) or not log:
+        raise CommandError(f"a sample cannot be made, {sample[1].strip()}: {done.stderr}")
+    return f"```text\n{sample[1]}{log}```"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dsfix.catalogue.registry import Entry
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.cli.printing.upstream import number
 from dsfix.explain import literals
 from dsfix.explain.signature import Role, Signature
@@ -26,11 +26,11 @@ _PYTHON_ONLY = re.compile(r"\(\?(?![:=!]|<[=!])|[*+?}]\+|(?<![\w[])\^|\$")
 
 def written(pages: Iterable[Mapping[str, Any]], releases: Sequence[str], torch: Sequence[str]) -> str:
     """The script. Raises Complaint if it is too large."""
-    parts = {"releases": releases, "torch": torch, "pages": list(pages), "same": search.SAME}
-    told = json.dumps({**parts, "nothing": sorted(search.NOTHING)}, separators=(",", ":"))
-    script = f"window.dsfixKnown = {told};\n"
+    parts = {"releases": releases, "torch": torch, "pages": list(pages), "same": search.SYNONYMS}
+    payload = json.dumps({**parts, "nothing": sorted(search.STOP_WORDS)}, separators=(",", ":"))
+    script = f"window.dsfixKnown = {payload};\n"
     if len(script.encode()) > LARGEST:
-        raise Complaint(f"the search index has {len(script.encode())} bytes, more than {LARGEST}")
+        raise CommandError(f"the search index has {len(script.encode())} bytes, more than {LARGEST}")
     return script
 
 
@@ -45,16 +45,18 @@ def of_patch(
         **_page(f"bugs/{entry.id}", patch.title, coverage.area(entry), patch.severity.value, entry.id),
         **_where(bugs.claimed(entry, map(str, all_.releases)), bugs.torches(patch.affects, torch), all_, torch),
         "keys": f"{entry.id} {rows} {_numbers(links)}",
-        "words": _words(entry.docstring, bugs.config(entry), patch.symptom, seen, *(each.title for each in signatures)),
+        "words": _words(
+            entry.docstring, bugs.config(entry), patch.symptom, seen, *(signature.title for signature in signatures)
+        ),
         "patterns": [pattern(each) for each in (patch.symptom, *(one.pattern for one in signatures)) if each],
     }
 
 
 def of_row(bug: Bug, all_: Table, torch: Sequence[str]) -> dict[str, Any]:
     row = bug.row
-    found = known.answer(bug, all_).state.value
+    results = known.answer(bug, all_).state.value
     return {
-        **_page(f"bugs/{known.name(bug)}", row.bug, row.area, row.severity, f"{number(bug)}, {found}"),
+        **_page(f"bugs/{known.name(bug)}", row.bug, row.area, row.severity, f"{number(bug)}, {results}"),
         **_where(known.affected(bug, all_), torch, all_, torch),
         "keys": _numbers(row.urls),
         "words": _words(*(each for state in row.states for each in state)),
@@ -66,7 +68,7 @@ def of_signature(one: Signature, all_: Table, torch: Sequence[str]) -> dict[str,
     return {
         **_page(f"messages/{one.id}", one.title, "", "", "a message and what helps"),
         **_where(
-            [str(each) for each in all_.releases if satisfies(claimed, str(each))],
+            [str(release) for release in all_.releases if satisfies(claimed, str(release))],
             bugs.torches(one.affects, torch),
             all_,
             torch,
@@ -101,14 +103,14 @@ def _page(address: str, title: str, area: str, severity: str, name: str) -> dict
 
 def _where(here: Sequence[str], with_torch: Sequence[str], all_: Table, torch: Sequence[str]) -> dict[str, Any]:
     """Runs of releases, each from and to which one it is, and versions of torch; left out where it is all of them."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if len(here) < len(all_.releases):
         places = [place for place, each in enumerate(all_.releases) if str(each) in here]
         begins = [each for each in places if each - 1 not in places]
-        found["releases"] = list(zip(begins, (each for each in places if each + 1 not in places)))
+        results["releases"] = list(zip(begins, (each for each in places if each + 1 not in places)))
     if len(with_torch) < len(torch):
-        found["torch"] = list(with_torch)
-    return found
+        results["torch"] = list(with_torch)
+    return results
 
 
 def _numbers(links: Iterable[str]) -> str:
@@ -123,5 +125,5 @@ def _words(*texts: str) -> str:
 def pattern(expression: str) -> dict[str, Any]:
     """The expression, and the strings one of which a matching text has. Raises Complaint if JavaScript differs."""
     if _PYTHON_ONLY.search(re.sub(r"\\.|\[(?:\\.|[^\]])*\]", "x", expression)) or re.search(r"\\[AZ]", expression):
-        raise Complaint(f"the site's search cannot look for {expression!r}, which only Python understands")
+        raise CommandError(f"the site's search cannot look for {expression!r}, which only Python understands")
     return {"is": expression, "has": sorted(literals.trigger(literals.required(expression)))}

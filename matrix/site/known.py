@@ -13,7 +13,7 @@ from dsfix import rules
 from dsfix.cli.printing.upstream import number
 from dsfix.explain.signature import Role, Signature
 from dsfix.rules import Rule
-from dsfix.upstream.coverage import Answer, Bug, CoverageState
+from dsfix.upstream.coverage import Bug, CoverageState, Status
 from dsfix.upstream.table import Table
 from matrix.pages import text
 from matrix.site import bugs
@@ -41,10 +41,10 @@ def name(bug: Bug) -> str:
 
 
 def affected(bug: Bug, table: Table) -> list[str]:
-    return [str(each) for each in table.releases if bug.row.has(each)]
+    return [str(release) for release in table.releases if bug.row.has(release)]
 
 
-def answer(bug: Bug, table: Table) -> Answer:
+def answer(bug: Bug, table: Table) -> Status:
     """What dsfix has on the last release with the bug."""
     return bug.on(bug.row.last or table.releases[-1])
 
@@ -57,13 +57,13 @@ def span(bug: Bug, table: Table) -> str:
 
 def of_row(bug: Bug, table: Table, signatures: Mapping[str, Signature], torch: Sequence[str]) -> str:
     """The page of a row."""
-    row, releases = bug.row, [str(each) for each in table.releases]
+    row, releases = bug.row, [str(release) for release in table.releases]
     links = "".join(f"- [{text.short_link(link)}]({link})\n" for link in row.urls)
     return "\n".join(
         (
             f"---\norphan: true\n---\n\n# {text.escape(row.bug)}\n",
             f"{text.escape(number(bug))} · {row.severity} · {row.area} · DeepSpeed {span(bug, table)}\n",
-            bugs.mine(releases, affected(bug, table), torch, torch),
+            bugs.version_form(releases, affected(bug, table), torch, torch),
             "## What helps\n",
             *_helps(bug, table, signatures),
             "## Upstream\n",
@@ -73,22 +73,22 @@ def of_row(bug: Bug, table: Table, signatures: Mapping[str, Signature], torch: S
 
 
 def _helps(bug: Bug, table: Table, signatures: Mapping[str, Signature]) -> Iterator[str]:
-    row, found = bug.row, answer(bug, table)
+    row, results = bug.row, answer(bug, table)
     for cover in bug.covers:
         yield f"- A patch, for DeepSpeed {SpecifierSet(cover.claimed)}: [{cover.id}]({cover.id}.md)"
     for kind, each in row.states:
         if kind == "explain":
             one = signatures[each]
-            told = text.escape(f"{one.what} {one.remedy}".strip())
-            yield f"- [{text.escape(one.title)}](../messages/{each}.md): {told}"
+            shown = text.escape(f"{one.what} {one.remedy}".strip())
+            yield f"- [{text.escape(one.title)}](../messages/{each}.md): {shown}"
         elif kind in RULES:
-            told = f"`python -m dsfix {kind}{' ds_config.json' * (kind == 'check')}` reports it (`{each}`)"
-            yield f"- {told}: {text.escape(RULES[kind][each].remedy)}."
+            shown = f"`python -m dsfix {kind}{' ds_config.json' * (kind == 'check')}` reports it (`{each}`)"
+            yield f"- {shown}: {text.escape(RULES[kind][each].remedy)}."
     if row.last:
         following = table.releases[table.releases.index(row.last) + 1]
         yield f"- DeepSpeed {following} or later does not have it."
     reasons = [reason for kind, reason in row.states if kind not in ("explain", "patch", *RULES)]
-    said = _SAID.get(found.state, "What a patch leaves" if bug.covers else "No patch so far")
+    said = _SAID.get(results.state, "What a patch leaves" if bug.covers else "No patch so far")
     yield "".join(f"- {said}: {text.escape(each)}.\n" for each in reasons)
     if not (bug.covers or row.states or row.last):
         yield "dsfix has nothing for it so far.\n"
@@ -103,14 +103,14 @@ def of_signature(one: Signature, rows: Iterable[Bug]) -> str:
         f"{_ROLES[one.role]}\n" if one.role in _ROLES else "",
         f"{text.escape(one.what)}\n" * bool(one.what),
         f"What helps: {text.escape(one.remedy)}\n" * bool(one.remedy),
-        "".join(f"- The patch [{each}](../bugs/{each}.md)\n" for each in one.patches),
+        "".join(f"- The patch [{patch}](../bugs/{patch}.md)\n" for patch in one.patches),
         "".join(f"- [{text.escape(bug.row.bug)}](../bugs/{name(bug)}.md)\n" for bug in rows),
     ]
     if one.pattern:
-        parts += ["## What the log shows\n", *(bugs.block("text", each) for each in one.matches)]
+        parts += ["## What the log shows\n", *(bugs.block("text", match) for match in one.matches)]
         parts.append(f"The log matches {text.code(one.pattern)}.\n")
     parts += [f"- <{each}>" if each.startswith("https:") else f"- {text.escape(each)}" for each in one.evidence]
-    return "\n".join(each for each in parts if each)
+    return "\n".join(part for part in parts if part)
 
 
 def listing(known: Iterable[Bug], table: Table) -> str:

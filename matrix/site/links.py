@@ -28,8 +28,8 @@ def faults(site: Path) -> Iterator[str]:
                 else:
                     links.append((name, tag, unescape(value)))
     for path in site.glob("_static/known.js"):
-        found = re.findall(r'"url":"([^"]+)"', path.read_text(encoding="utf-8"))
-        links += [("index.html", "a", each) for each in found]
+        urls = re.findall(r'"url":"([^"]+)"', path.read_text(encoding="utf-8"))
+        links += [("index.html", "a", url) for url in urls]
     for name, tag, link in dict.fromkeys(links):
         if _ELSEWHERE.match(link):
             if tag != "a":

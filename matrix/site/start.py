@@ -65,8 +65,8 @@ def render(releases: Sequence[str], torch: Sequence[str], pages: Iterable[Mappin
     choices = {
         "deepspeed": ("My DeepSpeed", releases[::-1]),
         "torch": ("My torch", torch[::-1]),
-        "area": ("Area", sorted({each.get("area", "") for each in pages} - {""})),
-        "severity": ("Severity", sorted({each.get("severity", "") for each in pages} - {""})),
+        "area": ("Area", sorted({page.get("area", "") for page in pages} - {""})),
+        "severity": ("Severity", sorted({page.get("severity", "") for page in pages} - {""})),
     }
     selects = "\n".join(_select(name, *choice) for name, choice in choices.items())
     guides = "\n".join(f"docs/{each}" for each in _GUIDES)

@@ -47,21 +47,21 @@ def _run(options: argparse.Namespace) -> int:
     made_of = (options.tests, options.release, options.seconds, options.ranks, patches)
     with runner.interruptible(), Session(*made_of) as session:
         files = _files(options, record, session.tests)
-        found, uncollected = session.collect(files)
+        results, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds
         if not options.test:
             record.uncollected = uncollected
-            record.collected = len([test for test in found if not selection.left_out(test)]) if record.own else 0
-        tests = running.chosen(found, record, options.test, options.limit)
+            record.collected = len([test for test in results if not selection.left_out(test)]) if record.own else 0
+        tests = running.chosen(results, record, options.test, options.limit)
         running.run(record, session, tests, options.again)
         running.find_patches(record, session)
     begin = f"{record.release}, tests of {record.tests}: "
     faults = docs.faults(records.load_all())
-    return runner.complain(NAME, (each for each in faults if each.startswith(begin)))
+    return runner.print_errors(NAME, (fault for fault in faults if fault.startswith(begin)))
 
 
 def _files(options: argparse.Namespace, record: records.Record, tests: Path) -> list[str]:
     if options.test:
         named = dict.fromkeys(each.partition("::")[0] for each in options.test)
         return [each for each in named if (tests / each).exists()]
-    return selection.files(tests) if record.own else [each for each in fixes.files() if (tests / each).is_file()]
+    return selection.files(tests) if record.own else [file for file in fixes.files() if (tests / file).is_file()]

@@ -85,7 +85,7 @@ def _overview(found: Sequence[Record], known: Sequence[Explanation]) -> str:
     for record in found:
         runs = [(test, run) for test, run in record.runs.items() if run.complete]
         explained = [explanations.fitting(test, record.release, known) for test, run in runs if run.worse]
-        worse = f"{len(explained)}, {sum(each is not None for each in explained)} explained" if explained else "0"
+        worse_count = f"{len(explained)}, {sum(each is not None for each in explained)} explained" if explained else "0"
         both = [(worst(run.without), worst(run.patched)) for _, run in runs]
         rows.append(
             [
@@ -96,7 +96,7 @@ def _overview(found: Sequence[Record], known: Sequence[Explanation]) -> str:
                 str(sum(without > 1 and patched == 0 for without, patched in both)),
                 str(sum(without > 1 and patched > 1 for without, patched in both)),
                 str(sum(without == patched == 1 for without, patched in both)),
-                worse,
+                worse_count,
                 record.date,
             ]
         )
@@ -109,10 +109,10 @@ def _release(record: Record, known: Sequence[Explanation]) -> str:
     families = Counter(selection.family(test) for test, run in record.runs.items() if run.complete)
     counts = ", ".join(f"{name} {families[name]}" for name in selection.FILES if families[name])
     lines = [f"\n### {record.release}\n", f"{versions}; at most {record.ranks} ranks. Tests by family: {counts}.\n"]
-    worse = [(test, run) for test, run in sorted(record.runs.items()) if run.worse]
-    if worse:
+    worse_tests = [(test, run) for test, run in sorted(record.runs.items()) if run.worse]
+    if worse_tests:
         rows = []
-        for test, run in worse:
+        for test, run in worse_tests:
             why = explanations.fitting(test, record.release, known)
             because = f"{why.kind.value}: {why.text}" if why is not None else "not explained"
             if why is not None and why.patch:

@@ -49,4 +49,4 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 
 def fitting(test: str, release: str, explanations: Sequence[Explanation]) -> Explanation | None:
     """The first explanation that applies, if any."""
-    return next((each for each in explanations if each.explains(test, release)), None)
+    return next((explanation for explanation in explanations if explanation.explains(test, release)), None)

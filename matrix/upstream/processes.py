@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.lab.cuda.compiling import locked
-from dsfix.lab.isolation import isolated
+from dsfix.lab.isolation import isolated_environment
 from dsfix.settings import cache_directory
 from matrix import environments
 
@@ -51,7 +51,7 @@ class Session(ExitStack):
         super().__init__()
         tests = directory / "tests" if (directory / "tests" / "unit").is_dir() else directory
         if not (tests / "unit").is_dir():
-            raise Complaint(f"{directory} has no tests/unit: a clone of DeepSpeed at the release's tag is needed")
+            raise CommandError(f"{directory} has no tests/unit: a clone of DeepSpeed at the release's tag is needed")
         self._source, self._seconds, self._ranks, self._patches = tests, seconds, ranks, patches
         self._path = environments.installed(release)
         self._extensions = cache_directory() / "upstream" / release
@@ -73,26 +73,26 @@ class Session(ExitStack):
 
     def collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         """The tests' ids, and file -> why it cannot be collected; cached. Raises Complaint if nothing is collected."""
-        kept = self._extensions / f"collected-{self._digest(files)}.json"
-        if kept.is_file():
-            collected: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+        cache_file = self._extensions / f"collected-{self._digest(files)}.json"
+        if cache_file.is_file():
+            collected: dict[str, Any] = json.loads(cache_file.read_text(encoding="utf-8"))
             return collected["found"], collected["failed"]
-        found, failed = self._collect(files)
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(json.dumps({"found": found, "failed": failed}), encoding="utf-8")
-        return found, failed
+        results, failed = self._collect(files)
+        cache_file.parent.mkdir(exist_ok=True)
+        cache_file.write_text(json.dumps({"found": results, "failed": failed}), encoding="utf-8")
+        return results, failed
 
     def _collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        found: list[str] = []
+        ids: list[str] = []
         failed: dict[str, str] = {}
         with _Process([*_pytest(), "--collect-only", *files], self._environment("without"), self.tests) as process:
             for event in process.events(lambda: _START):
-                found += event.get("collected", ())
+                ids += event.get("collected", ())
                 if "uncollected" in event:
                     failed[event["uncollected"]] = event["detail"]
-            if not found and not failed:
-                raise Complaint(f"nothing was collected: {process.tail()}")
-        return found, failed
+            if not ids and not failed:
+                raise CommandError(f"nothing was collected: {process.tail()}")
+        return ids, failed
 
     def _digest(self, files: Sequence[str]) -> str:
         """A digest of everything that determines the tests' ids, except installed packages."""
@@ -125,14 +125,14 @@ class Session(ExitStack):
                 rest.remove(ended.test)
                 yield ended
             if len(rest) == before:
-                raise Complaint(f"tests cannot be run {variant} dsfix: {', '.join(rest[:3])}")
+                raise CommandError(f"tests cannot be run {variant} dsfix: {', '.join(rest[:3])}")
 
     def _some(self, variant: str, tests: Sequence[str], left_out: Sequence[str]) -> Iterator[Ended]:
         self._unlock()
-        asked = self._scratch / "asked"
-        asked.write_text("\n".join(tests) + "\n", encoding="utf-8")
+        id_file = self._scratch / "asked"
+        id_file.write_text("\n".join(tests) + "\n", encoding="utf-8")
         environment = self._environment(variant)
-        environment.update(UPSTREAM_TESTS=str(asked), DSFIX_SKIP=",".join(left_out))
+        environment.update(UPSTREAM_TESTS=str(id_file), DSFIX_SKIP=",".join(left_out))
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
         running, done = "", 0
         begun = time.monotonic()
@@ -165,7 +165,7 @@ class Session(ExitStack):
                 yield Ended(test, "error", why)
 
     def _environment(self, variant: str) -> dict[str, str]:
-        environment = isolated(self._scratch, path=self._path)
+        environment = isolated_environment(self._scratch, path=self._path)
         environment.update(
             DS_ACCELERATOR="cpu",
             LOCAL_SIZE=str(self._ranks),

@@ -99,8 +99,8 @@ def load(release: str, tests: str, directory: Path = DIRECTORY) -> Record:
 
 def load_all(directory: Path = DIRECTORY) -> list[Record]:
     """All records, newest release first."""
-    found = [_read(file) for file in directory.glob("*.json")]
-    return sorted(found, key=lambda each: (Version(each.release), each.tests), reverse=True)
+    records = [_read(file) for file in directory.glob("*.json")]
+    return sorted(records, key=lambda each: (Version(each.release), each.tests), reverse=True)
 
 
 def _read(file: Path) -> Record:

@@ -90,9 +90,9 @@ def chosen(tests: Sequence[str], record: Record, prefixes: Sequence[str], limit:
     others, those that came with fixes that the release does not have.
     """
     if prefixes:
-        found = [test for test in tests if test.startswith(tuple(prefixes))]
+        selected = [test for test in tests if test.startswith(tuple(prefixes))]
     elif record.own:
-        found = [test for test in tests if not selection.left_out(test)]
+        selected = [test for test in tests if not selection.left_out(test)]
     else:
-        found = [test for test in tests if fixes.lacking(test, record.release)]
-    return selection.sampled(found, limit)
+        selected = [test for test in tests if fixes.lacking(test, record.release)]
+    return selection.sampled(selected, limit)

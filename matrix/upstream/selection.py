@@ -43,8 +43,8 @@ LEFT_OUT: Mapping[str, str] = {
 
 def files(tests: Path) -> list[str]:
     """The selected files of this release, relative to `tests`."""
-    found = (path for patterns in FILES.values() for pattern in patterns for path in sorted(tests.glob(pattern)))
-    return list(dict.fromkeys(path.relative_to(tests).as_posix() for path in found if not left_out(path.as_posix())))
+    paths = (path for patterns in FILES.values() for pattern in patterns for path in sorted(tests.glob(pattern)))
+    return list(dict.fromkeys(path.relative_to(tests).as_posix() for path in paths if not left_out(path.as_posix())))
 
 
 def left_out(test: str) -> str:
@@ -67,7 +67,7 @@ def sampled(tests: Iterable[str], limit: int | None) -> list[str]:
     for test in tests:
         functions.setdefault(test.partition("[")[0], []).append(test)
     chosen: set[str] = set()
-    for each in functions.values():
-        count = min(limit or len(each), len(each))
-        chosen.update(each[number * len(each) // count] for number in range(count))
-    return [test for each in functions.values() for test in each if test in chosen]
+    for function in functions.values():
+        count = min(limit or len(function), len(function))
+        chosen.update(function[number * len(function) // count] for number in range(count))
+    return [test for function in functions.values() for test in function if test in chosen]

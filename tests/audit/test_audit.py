@@ -13,7 +13,7 @@ from dsfix.audit import report
 from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.audit.draft import NotAudited, Options
 from dsfix.audit.plan import Plan
-from dsfix.audit.resolve import Resolved, resolve
+from dsfix.audit.resolve import ResolvedConfig, resolve
 from dsfix.audit.search import Search
 from dsfix.check import checking
 
@@ -460,7 +460,7 @@ def test_the_time_limit_ends_the_search_and_is_reported():
 
 
 def audit_of(with_dsfix, without=None, found=None, notes=("micro-batches of 2",)):
-    resolved = Resolved(plan_of(), notes)
+    resolved = ResolvedConfig(plan_of(), notes)
     return report.Audit("ds.json", resolved, with_dsfix, without, found, seconds=12.3)
 
 

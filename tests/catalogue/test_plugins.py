@@ -20,9 +20,9 @@ def test_every_module_of_the_named_package_is_a_patch(own):
     own.plugin("Acme.Fixes", "acme.patches", one=EDIT.format("n", 3), two=EDIT.format("gone", 3))
     own.module("acme.__init__", "")
     own.module("acme.patches._helper", "raise RuntimeError('nobody asked for it')")
-    told = own.run("import dsfix, deepspeed.m, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
-    assert told.value == [4, {"cure": "applied", "acme-fixes:one": "applied", "acme-fixes:two": "pending"}]
-    assert told.warnings == []
+    result = own.run("import dsfix, deepspeed.m, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
+    assert result.value == [4, {"cure": "applied", "acme-fixes:one": "applied", "acme-fixes:two": "pending"}]
+    assert result.warnings == []
 
 
 def test_patches_in_folders_are_found(own):
@@ -32,9 +32,9 @@ def test_patches_in_folders_are_found(own):
     own.module("acme.area._helper", "raise RuntimeError('nobody asked for it')")
     own.module("acme.other.__init__", "")
     own.module("acme.other.one", "from dsfix.patch import *\n" + _declared("m"))
-    told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
-    assert told.value == [3, {"cure": "pending", "acme:one": "applied", "acme:two": "pending"}]
-    assert [each.partition(": ")[2] for each in told.warnings] == [
+    result = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
+    assert result.value == [3, {"cure": "pending", "acme:one": "applied", "acme:two": "pending"}]
+    assert [warning.partition(": ")[2] for warning in result.warnings] == [
         "patch acme:one cannot be loaded and is skipped: acme.area.one has the same id and takes precedence"
     ]
 
@@ -44,8 +44,8 @@ def test_one_module_is_one_patch(own):
     own.module("acme_one", "from dsfix.patch import *\n" + _declared("n"))
     (own.site / "acme_one" / "__init__.py").unlink()
     (own.site / "acme_one").rmdir()
-    told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
-    assert told.value == [3, {"cure": "pending", "acme:acme_one": "applied"}]
+    result = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
+    assert result.value == [3, {"cure": "pending", "acme:acme_one": "applied"}]
 
 
 def _declared(module):
@@ -58,33 +58,33 @@ def _declared(module):
 def test_ids_with_their_namespace_in_the_environment_variables(own):
     own.plugin("acme", "acme", cure=EDIT.format("n", 3), off=EDIT.format("n", 4).replace("))", "), default=False)"))
     use = "import dsfix, deepspeed.m, deepspeed.n; tell(outcomes())"
-    told = own.run(use, DSFIX_SKIP="acme:cure")
-    assert told.value == {"cure": "applied", "acme:cure": "disabled", "acme:off": "disabled"}
+    result = own.run(use, DSFIX_SKIP="acme:cure")
+    assert result.value == {"cure": "applied", "acme:cure": "disabled", "acme:off": "disabled"}
     assert own.run(use, DSFIX_SKIP="cure").value == {"cure": "disabled", "acme:cure": "applied", "acme:off": "disabled"}
-    told = own.run(use, DSFIX_ONLY="acme:off")
-    assert told.value == {"cure": "disabled", "acme:cure": "disabled", "acme:off": "applied"}
-    told = own.run(use, DSFIX_SKIP="acme:cura")
-    assert len(told.warnings) == 1
-    assert "no patch is called 'acme:cura'; did you mean acme:cure" in told.warnings[0]
-    told = own.run('import dsfix, deepspeed.n; dsfix.revert("acme:cure"); tell([deepspeed.n.f(1), outcomes()])')
-    assert told.value == [2, {"cure": "pending", "acme:cure": "disabled", "acme:off": "disabled"}]
+    result = own.run(use, DSFIX_ONLY="acme:off")
+    assert result.value == {"cure": "disabled", "acme:cure": "disabled", "acme:off": "applied"}
+    result = own.run(use, DSFIX_SKIP="acme:cura")
+    assert len(result.warnings) == 1
+    assert "no patch is called 'acme:cura'; did you mean acme:cure" in result.warnings[0]
+    result = own.run('import dsfix, deepspeed.n; dsfix.revert("acme:cure"); tell([deepspeed.n.f(1), outcomes()])')
+    assert result.value == [2, {"cure": "pending", "acme:cure": "disabled", "acme:off": "disabled"}]
 
 
 def test_two_distributions_may_have_the_same_id(own):
     for number, name in enumerate(("acme", "zeta")):
         own.package(name=f"other{number}", metadata=False, m=FLAW)
         own.plugin(name, name, cure=EDIT.format("m", 3).replace("deepspeed", f"other{number}"))
-    told = own.run("import dsfix, deepspeed.m, other0.m, other1.m; tell([other0.m.f(1), other1.m.f(1), outcomes()])")
-    assert told.value == [4, 4, dict.fromkeys(("cure", "acme:cure", "zeta:cure"), "applied")]
-    assert told.warnings == []
+    result = own.run("import dsfix, deepspeed.m, other0.m, other1.m; tell([other0.m.f(1), other1.m.f(1), outcomes()])")
+    assert result.value == [4, 4, dict.fromkeys(("cure", "acme:cure", "zeta:cure"), "applied")]
+    assert result.warnings == []
 
 
 def test_a_conflict_with_a_patch_of_dsfix_leaves_the_plugins_out(own):
     own.plugin("acme", "acme", a=EDIT.format("m", 3))
-    told = own.run(USE)
-    assert told.value == [3, {"cure": "applied", "acme:a": "conflict"}]
-    assert len(told.warnings) == 1
-    assert "acme:a is conflict" in told.warnings[0]
+    result = own.run(USE)
+    assert result.value == [3, {"cure": "applied", "acme:a": "conflict"}]
+    assert len(result.warnings) == 1
+    assert "acme:a is conflict" in result.warnings[0]
     assert own.run(USE, DSFIX_SKIP="cure").value == [4, {"cure": "disabled", "acme:a": "applied"}]
 
 
@@ -111,10 +111,10 @@ def test_a_conflict_with_a_patch_of_dsfix_leaves_the_plugins_out(own):
 )
 def test_a_broken_patch_of_a_plugin_is_one_warning_and_nothing_else(own, text, words):
     own.plugin("acme", "acme", bad=text, good=EDIT.format("n", 3))
-    told = own.run("import dsfix, deepspeed.m, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
-    assert told.value == [4, {"cure": "applied", "acme:good": "applied"}]
-    assert len(told.warnings) == 1
-    assert words in told.warnings[0]
+    result = own.run("import dsfix, deepspeed.m, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
+    assert result.value == [4, {"cure": "applied", "acme:good": "applied"}]
+    assert len(result.warnings) == 1
+    assert words in result.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_a_broken_patch_of_a_plugin_is_one_warning_and_nothing_else(own, text, w
 def test_a_broken_plugin_is_one_warning_and_nothing_else(own, value, init, words):
     own.plugin("acme", value)
     own.module("acme.__init__", init)
-    told = own.run(USE)
-    assert told.value == [3, {"cure": "applied"}]
-    assert len(told.warnings) == 1
-    assert words in told.warnings[0]
+    result = own.run(USE)
+    assert result.value == [3, {"cure": "applied"}]
+    assert len(result.warnings) == 1
+    assert words in result.warnings[0]
     strict = own.run(USE, code=1, DSFIX_STRICT="1")
     assert words in strict.err.splitlines()[-1]
 
@@ -145,10 +145,10 @@ def test_a_broken_plugin_is_one_warning_and_nothing_else(own, value, init, words
 def test_metadata_that_cannot_be_read_is_one_warning(own):
     own.plugin("acme", "acme", one=EDIT.format("n", 3))
     (own.site / "acme-1.0.dist-info" / "entry_points.txt").write_bytes(b"[dsfix.patches]\n\xff\xfe = acme\n")
-    told = own.run(USE)
-    assert told.value[0] == 3
-    assert len(told.warnings) == 1
-    assert "plug-in acme (entry_points.txt)" in told.warnings[0]
+    result = own.run(USE)
+    assert result.value[0] == 3
+    assert len(result.warnings) == 1
+    assert "plug-in acme (entry_points.txt)" in result.warnings[0]
 
 
 def test_two_patches_of_one_name_in_a_distribution(own):
@@ -157,10 +157,10 @@ def test_two_patches_of_one_name_in_a_distribution(own):
     own.module("acme.b.__init__", "")
     own.module("acme.b.same", (own.site / "acme" / "a" / "same.py").read_text().replace("x + 3", "x + 9"))
     (own.site / "acme-1.0.dist-info" / "entry_points.txt").write_text("[dsfix.patches]\n1 = acme.b\n2 = acme.a\n")
-    told = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
-    assert told.value == [4, {"cure": "pending", "acme:same": "applied"}]
-    assert len(told.warnings) == 1
-    assert "acme.a.same has the same id and takes precedence" in told.warnings[0]
+    result = own.run("import dsfix, deepspeed.n; tell([deepspeed.n.f(1), outcomes()])")
+    assert result.value == [4, {"cure": "pending", "acme:same": "applied"}]
+    assert len(result.warnings) == 1
+    assert "acme.a.same has the same id and takes precedence" in result.warnings[0]
 
 
 def test_the_first_installation_on_the_path_counts_once(own, tmp_path):
@@ -171,22 +171,22 @@ def test_the_first_installation_on_the_path_counts_once(own, tmp_path):
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[dsfix.patches]\npatches = acme_as_it_was\n")
-    told = own.run(f"import sys; sys.path.append({str(older)!r})\nimport dsfix, deepspeed.n; tell(outcomes())")
-    assert told.value == {"cure": "pending", "acme:one": "applied"}
-    assert told.warnings == []
+    result = own.run(f"import sys; sys.path.append({str(older)!r})\nimport dsfix, deepspeed.n; tell(outcomes())")
+    assert result.value == {"cure": "pending", "acme:one": "applied"}
+    assert result.warnings == []
 
 
 def test_dsfix_imported_again_has_the_plugins(own):
     own.plugin("acme", "acme", one=EDIT.format("n", 3))
-    told = own.run("""
+    result = own.run("""
         import sys, dsfix, deepspeed.n
         for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
             del sys.modules[name]
         import dsfix
         tell([deepspeed.n.f(1), outcomes()])
     """)
-    assert told.value == [4, {"cure": "pending", "acme:one": "applied"}]
-    assert told.warnings == []
+    assert result.value == [4, {"cure": "pending", "acme:one": "applied"}]
+    assert result.warnings == []
 
 
 def test_the_report_names_the_plugin(own, tmp_path):

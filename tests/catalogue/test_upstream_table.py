@@ -58,13 +58,13 @@ def states(bug):
     ],
 )
 def test_an_invalid_row_is_named(broken, said):
-    with pytest.raises(table.Damaged, match=said):
+    with pytest.raises(table.TableError, match=said):
         table.parse(written(broken))
 
 
 @pytest.mark.parametrize("text", ["", "# judged: a\n", written(columns=("key",)), written(releases=("new",))])
 def test_a_table_without_its_head_is_refused(text):
-    with pytest.raises(table.Damaged):
+    with pytest.raises(table.TableError):
         table.parse(text)
 
 
@@ -101,8 +101,8 @@ def test_releases_where_no_job_can_hit_a_bug_are_distinguished():
 
 @pytest.mark.parametrize("role", ["introduced in 0.12.0", "related: fixed in part in 0.13.0", "reported"])
 def test_a_patch_that_names_a_change_for_another_reason_does_not_cover_it(role):
-    found = known(row(), patches=[patch(role=role)])
-    assert [bug.covers for bug in found if bug.row.key == "pull/1"] == [()]
+    results = known(row(), patches=[patch(role=role)])
+    assert [bug.covers for bug in results if bug.row.key == "pull/1"] == [()]
 
 
 @pytest.mark.parametrize("role", ["reported", "proposed fix, open"])
@@ -135,7 +135,7 @@ def test_a_patch_named_by_hand_also_covers():
 def test_states_by_hand_are_for_the_releases_without_a_patch(state, expected, by, why):
     [bug] = known(row(state=state), patches=[patch(affects="==0.12.0")])
     answers = [bug.on(Version(each)) for each in RELEASES[:2]]
-    assert [each.state for each in answers] == [CoverageState.PATCHED, expected]
+    assert [answer.state for answer in answers] == [CoverageState.PATCHED, expected]
     assert (answers[1].by, answers[1].why) == (by, why)
 
 
@@ -160,7 +160,7 @@ def test_other_requirements_of_a_patch_are_shown():
 def _with_torch(declared):
     import dataclasses
 
-    fields = {each.name for each in dataclasses.fields(declared) if each.init}
+    fields = {field.name for field in dataclasses.fields(declared) if field.init}
     values = {name: getattr(declared, name) for name in fields}
     return Patch(**{**values, "affects": {**declared.affects, "torch": ">=2.5"}})
 
@@ -180,10 +180,10 @@ def test_patches_of_plugins_are_bugs_of_their_own():
 
 
 def test_the_worst_come_first():
-    found = known(
+    results = known(
         row("pull/1", weight="5"), row("pull/2", severity="wrong-result", weight="1"), row("pull/3", weight="4")
     )
-    assert [bug.row.key for bug in found] == ["pull/2", "pull/1", "pull/3"]
+    assert [bug.row.key for bug in results] == ["pull/2", "pull/1", "pull/3"]
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,14 @@ def test_a_release_may_be_named_short():
     [("0.12.1", ""), ("0.12.1+abc", "not a release"), ("0.12.7", "not a release"), ("0.14.0", "newer than 0.13.1")],
 )
 def test_an_installed_version_between_and_after_the_releases_is_judged_by_version_number(text, remark):
-    version, told = releases.installed(text, table.parse(written()))
+    version, result = releases.installed(text, table.parse(written()))
     assert str(version) == text
-    assert (remark in told) if remark else told == ""
+    assert (remark in result) if remark else result == ""
 
 
 def test_the_head_is_written_without_touching_the_rows():
     text = written(row())
     changed = table.with_head(text, judged="ff", releases="0.12.0 0.14.0")
     assert table.parse(changed).judged == "ff"
-    assert [str(each) for each in table.parse(changed).releases] == ["0.12.0", "0.14.0"]
+    assert [str(release) for release in table.parse(changed).releases] == ["0.12.0", "0.14.0"]
     assert changed.splitlines()[2:] == text.splitlines()[2:]

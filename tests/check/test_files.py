@@ -437,8 +437,8 @@ def test_as_a_function(tmp_path, kind):
     (tmp_path / "ds.json").write_text(json.dumps(config))
     given = {"path": tmp_path / "ds.json", "dictionary": config, "object": types.SimpleNamespace(config=config)}
     options = {"plain": True, "world_size": 1, "model_args": {}} if kind == "object" else {}
-    found = dsfix.check_config(given[kind], deepspeed="0.19.8", **options)
-    assert [each.rule for each in found] == ["misspelled_key"]
+    results = dsfix.check_config(given[kind], deepspeed="0.19.8", **options)
+    assert [each.rule for each in results] == ["misspelled_key"]
 
 
 def test_errors_of_the_function():

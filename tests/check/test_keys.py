@@ -171,20 +171,20 @@ EXPECTED = {  # kind -> keys
 
 def test_keys_are_read_from_source(package):
     expected = {key: kind for kind, names in EXPECTED.items() for key in names.split()}
-    assert keys.flatten(extract.known(package)) == expected
+    assert keys.flatten(extract.extract_keys(package)) == expected
 
 
 def test_a_key_added_to_the_source_is_known(package):
     file = package / "runtime" / "zero" / "config.py"
     file.write_text(file.read_text() + "    brand_new: bool = False\n")
-    assert extract.known(package).keys.find("zero_optimization", "brand_new") is not None
+    assert extract.extract_keys(package).keys.find("zero_optimization", "brand_new") is not None
 
 
 @pytest.mark.parametrize("damage", ["", "class DeepSpeedConfig:\n", "def broken(:\n"])
 def test_source_without_a_config_class(package, damage):
     (package / "runtime" / "config.py").write_text(damage)
     with pytest.raises(extract.UnreadableSource):
-        extract.known(package)
+        extract.extract_keys(package)
 
 
 @pytest.mark.parametrize("damage", [None, "", "def get_monitor(:\n"])
@@ -192,7 +192,7 @@ def test_for_a_half_installed_release_the_tables_keys_are_used(environment, pack
     file = package / "monitor.py"
     file.unlink() if damage is None else file.write_text(damage)
     with pytest.raises(extract.UnreadableSource, match=r"lacks monitor\.py"):
-        extract.known(package)
+        extract.extract_keys(package)
     environment.register("0.14.2")
     config = environment.directory / "ds.json"
     config.write_text(json.dumps({"train_batch_size": 8, "gradient_clipping": 1.0, "wandb": {"enabled": False}}))
@@ -267,7 +267,7 @@ def test_the_table(release, path, read):
 def test_without_a_pipeline_engine_or_an_inference_config_their_keys_are_unknown(package):
     (package / "runtime" / "pipe" / "engine.py").unlink()
     (package / "inference" / "config.py").unlink()
-    known = extract.known(package)
+    known = extract.extract_keys(package)
     assert known.keys.at("pipeline").below == {}
     assert known.inference.below == {}
 

@@ -9,7 +9,7 @@ from dsfix import rules, versions
 from dsfix.catalogue import registry
 from dsfix.check import checking
 from dsfix.check.arguments import checked
-from tests.config_words import Whole, config_of
+from tests.config_words import VerbatimConfig, config_of
 
 NEWEST = "0.19.8"
 BATCH = {"train_micro_batch_size_per_gpu": 2}
@@ -395,8 +395,8 @@ def read(table):
     ):
         where = re.sub(r"^zero\.", "zero_optimization.", where.replace("-", ""))
         case = Case(rule, where, *told(context), config_of(config), [])
-        for each in re.split(r"\n  - | \| ", near)[1:]:
-            context, config = re.fullmatch(r"(?:\[(.*?)\])?\s*(.*)", each, re.DOTALL).groups()
+        for word in re.split(r"\n  - | \| ", near)[1:]:
+            context, config = re.fullmatch(r"(?:\[(.*?)\])?\s*(.*)", word, re.DOTALL).groups()
             case.near.append((config_of(config, case.config) if config else case.config, *told(context or "")))
         yield case
 
@@ -414,7 +414,7 @@ def torch_is_installed(monkeypatch):
 def found(config, release=NEWEST, around=None):
     if isinstance(config, str):
         config = config_of(config)
-    if not isinstance(config, Whole):
+    if not isinstance(config, VerbatimConfig):
         config = {**BATCH, **config}
     return checking.check(config, deepspeed=release, **(around or {})).findings
 
@@ -426,7 +426,7 @@ def ids(*arguments):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_problem_is_found(case):
     findings = [each for each in found(case.config, case.release, case.around) if each.rule == case.rule]
-    assert [each.where for each in findings] == [case.where]
+    assert [finding.where for finding in findings] == [case.where]
     assert findings[0].remedy
 
 
@@ -458,7 +458,7 @@ def test_no_rule_fails_on_a_strange_config():
     for config in configs:
         for release, plain in (("0.12.0", False), ("0.14.5", True), (NEWEST, False), (NEWEST, True)):
             findings = checking.check(config, deepspeed=release, plain=plain, world_size=2).findings
-            assert not [each for each in findings if "could not be evaluated" in each.what], config
+            assert not [finding for finding in findings if "could not be evaluated" in finding.what], config
 
 
 def test_a_placeholder_has_no_other_finding():
@@ -471,7 +471,7 @@ def test_a_placeholder_has_no_other_finding():
     for release in ("0.12.0", "0.16.9", NEWEST):
         for plain in (False, True):
             findings = found(config, release, {"plain": plain, "world_size": 4})
-            assert [each.rule for each in findings if each.level is not rules.Level.NOTE] == ["template"]
+            assert [finding.rule for finding in findings if finding.level is not rules.Level.NOTE] == ["template"]
             assert all(f"{name} (" in findings[0].what for name in names)
         more = f"{config} data_efficiency.data_routing.random_ltd.total_layer_num=<layers>"
         assert "random_ltd.total_layer_num (<layers>)" in found(more, release)[0].what  # may be read
@@ -593,10 +593,10 @@ DEPENDS = [  # release, config, what is said
 @pytest.mark.parametrize(("release", "config", "said"), DEPENDS)
 def test_bugs_that_depend_on_what_auto_becomes_are_one_note(release, config, said):
     findings = found(config, release)
-    [note] = [each for each in findings if each.rule == "bugs_with_auto"]
+    [note] = [finding for finding in findings if finding.rule == "bugs_with_auto"]
     assert said in note.what
     bug = said.rpartition(": ")[2]
-    assert not [each for each in findings if each.rule.startswith(f"bug_{bug}")]
+    assert not [finding for finding in findings if finding.rule.startswith(f"bug_{bug}")]
 
 
 def test_bugs_of_every_fp16_job_are_not_noted():

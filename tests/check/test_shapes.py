@@ -161,5 +161,5 @@ SHAPES = {
 def test_no_false_positive(shape, release):
     before = copy.deepcopy(shape)
     findings = checking.check(shape, deepspeed=release).findings
-    assert [each for each in findings if each.level is not Level.NOTE] == []
+    assert [finding for finding in findings if finding.level is not Level.NOTE] == []
     assert shape == before

@@ -47,10 +47,10 @@ def ids(done):
 def test_no_error_on_a_working_environment(environment):
     done = doctor(working(environment), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert "error" not in [finding["level"] for finding in found["findings"]]
-    assert found["environment"]["packages"]["versions"]["deepspeed"] == "0.19.8"
-    assert found["environment"]["packages"]["deepspeed_probe"]["facts"]["import"]["accelerator"] == "cpu"
+    results = json.loads(done.stdout)
+    assert "error" not in [finding["level"] for finding in results["findings"]]
+    assert results["environment"]["packages"]["versions"]["deepspeed"] == "0.19.8"
+    assert results["environment"]["packages"]["deepspeed_probe"]["facts"]["import"]["accelerator"] == "cpu"
 
 
 def test_the_page(environment):
@@ -82,13 +82,13 @@ def test_remedies_come_last_worst_first(environment):
 
 
 def test_the_patches_that_apply(environment):
-    found = doctor(environment.install("0.14.2"), "--json")
-    assert "bugs_curable" in ids(found)
-    told = " ".join(doctor(environment).stdout.split())
-    assert "this DeepSpeed has 1 known bug that dsfix fixes (crashes, hangs and others)" in told
-    assert "zero3_offload_clip_device" not in told.replace("DSFIX_ONLY=zero3_offload_clip_device", "")
-    assert "or run `python -m dsfix enable`" in told
-    assert json.loads(found.stdout)["patches"]["zero3_offload_clip_device"]["outcome"] == "pending"
+    results = doctor(environment.install("0.14.2"), "--json")
+    assert "bugs_curable" in ids(results)
+    result = " ".join(doctor(environment).stdout.split())
+    assert "this DeepSpeed has 1 known bug that dsfix fixes (crashes, hangs and others)" in result
+    assert "zero3_offload_clip_device" not in result.replace("DSFIX_ONLY=zero3_offload_clip_device", "")
+    assert "or run `python -m dsfix enable`" in result
+    assert json.loads(results.stdout)["patches"]["zero3_offload_clip_device"]["outcome"] == "pending"
 
 
 def test_nothing_is_left_to_do_if_dsfix_is_enabled(environment):

@@ -241,8 +241,8 @@ def test_the_earliest_examined_release_is_not_shown_as_a_bound(environment, log)
 def test_a_later_error_comes_before_an_excluded_one(environment, log):
     text = f"DeepSpeed info: version=0.14.2, git-hash=unknown\n{RENAMED}step 1\n{CLIP}"
     done = environment.install("0.14.2").dsfix("explain", log(text), "--json")
-    found = [(each["id"], each["standing"]) for each in json.loads(done.stdout)["findings"]]
-    assert found == [("zero3_offload_clip_device", "cause"), ("hook_registration_renamed", "excluded")]
+    results = [(each["id"], each["standing"]) for each in json.loads(done.stdout)["findings"]]
+    assert results == [("zero3_offload_clip_device", "cause"), ("hook_registration_renamed", "excluded")]
 
 
 def test_a_message_with_several_causes_is_not_called_the_cause(environment, log):

@@ -11,9 +11,9 @@ def find(environment, *words, **variables):
     """The names of the bugs, those of the installed release first, and the exit status."""
     done = environment.dsfix("find", *words, "--json", DSFIX_ONLY="", **variables)
     assert done.stderr == ""
-    found = json.loads(done.stdout)
-    bugs = found["here"] + found["others"]
-    return [each["by"][0] if each["by"] else each["key"] for each in bugs], done.returncode
+    results = json.loads(done.stdout)
+    bugs = results["here"] + results["others"]
+    return [bug["by"][0] if bug["by"] else bug["key"] for bug in bugs], done.returncode
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def find(environment, *words, **variables):
     ],
 )
 def test_words_lead_to_the_bug(environment, words, patch):
-    found, status = find(environment, *words.split())
+    results, status = find(environment, *words.split())
     assert status == 0
-    assert any(each.startswith(f"patch {patch}") for each in found[:3]), found
+    assert any(each.startswith(f"patch {patch}") for each in results[:3]), results
 
 
 @pytest.mark.parametrize(

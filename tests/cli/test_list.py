@@ -49,29 +49,29 @@ def rows(done):
 
 def groups(done):
     """heading -> ids of the lines below it."""
-    found, heading = {}, ""
+    results, heading = {}, ""
     for line in done.stdout.splitlines():
         if re.match("  \\S", line):
-            found.setdefault(heading, []).append(line.split()[0])
+            results.setdefault(heading, []).append(line.split()[0])
         else:
             heading = line
-    return found
+    return results
 
 
 def test_in_trouble_first_then_a_line_for_each_patch_by_severity(environment):
     """The stand-in has the source of one patch only."""
     done = environment.install("0.14.2").dsfix("list", DSFIX_ONLY="")
-    found = groups(done)
-    assert [*found] == ["in trouble", "crash"]
-    assert done.stdout.count("  drifted: ") == len(found["in trouble"])
+    results = groups(done)
+    assert [*results] == ["in trouble", "crash"]
+    assert done.stdout.count("  drifted: ") == len(results["in trouble"])
     assert done.stdout.splitlines()[1].endswith(" patches apply: 1 crash")
     other = environment.dsfix("list", "--deepspeed", "0.17.6", DSFIX_ONLY="")
-    found, catalogue = groups(other), registry.catalogue()
-    assert [*found] == [each.value for each in Severity if each.value in found]
-    for severity, ids in found.items():
+    results, catalogue = groups(other), registry.catalogue()
+    assert [*results] == [each.value for each in Severity if each.value in results]
+    for severity, ids in results.items():
         assert ids == sorted(ids)
         assert {catalogue[each].patch.severity.value for each in ids} == {severity}
-    counts = ", ".join(f"{len(ids)} {severity}" for severity, ids in found.items())
+    counts = ", ".join(f"{len(ids)} {severity}" for severity, ids in results.items())
     assert f" patches apply: {counts}" in " ".join(other.stdout.split())
 
 
@@ -87,12 +87,12 @@ def test_patches_that_do_not_apply_are_counted_and_listed_with_verbose(environme
 @pytest.mark.parametrize("options", [(), ("--json",), ("--verbose",)])
 def test_selected_severities(environment, options):
     done = environment.dsfix("list", "--deepspeed", "0.14.2", "--severity", "import,hang", *options, DSFIX_ONLY="")
-    found = listed(done) if "--json" in options else groups(done)
-    wanted = {each.id for each in registry.catalogue().values() if each.patch.severity.value in ("import", "hang")}
+    results = listed(done) if "--json" in options else groups(done)
+    wanted = {entry.id for entry in registry.catalogue().values() if entry.patch.severity.value in ("import", "hang")}
     if options:
-        assert wanted == {*found} if "--json" in options else wanted == {patch_id for patch_id, _ in rows(done)}
+        assert wanted == {*results} if "--json" in options else wanted == {patch_id for patch_id, _ in rows(done)}
     else:
-        assert {*found} == {"import", "hang"}
+        assert {*results} == {"import", "hang"}
     refused = environment.dsfix("list", "--severity", "bad")
     assert refused.returncode == 2
     assert "'bad' is not one of wrong-result, crash" in refused.stderr
@@ -134,8 +134,8 @@ def test_a_real_process_leaves_a_report_that_list_reads(environment, tmp_path):
     job = environment.start(code="import dsfix, deepspeed.runtime.zero.stage3", DSFIX_REPORT=str(tmp_path / "reports"))
     assert job.wait() == 0
     done = environment.dsfix("list", "--job", tmp_path / "reports", "--json")
-    found = {patch["id"]: patch["outcome"] for patch in json.loads(done.stdout)["patches"]}
-    assert found[FLAGSHIP] == "applied"
+    results = {patch["id"]: patch["outcome"] for patch in json.loads(done.stdout)["patches"]}
+    assert results[FLAGSHIP] == "applied"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])

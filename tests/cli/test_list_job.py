@@ -40,15 +40,17 @@ def listed(environment, tmp_path):
 
 
 def test_a_job_is_merged(listed):
-    found, status = listed(*map(report, range(16)))
+    results, status = listed(*map(report, range(16)))
     assert status == 0
-    assert (found["processes"], found["ranks"], found["hosts"], found["skipped"]) == (16, 16, 2, [])
-    assert found["versions"] == [
+    assert (results["processes"], results["ranks"], results["hosts"], results["skipped"]) == (16, 16, 2, [])
+    assert results["versions"] == [
         {"versions": "dsfix 0.1.0, deepspeed 0.14.2", "ranks": 16, "processes": 16, "outliers": []}
     ]
     counted = {"ranks": 16, "processes": 16, "outliers": []}
-    told = {"reached": {}, "effects": []}
-    assert found["patches"] == [{"id": FLAGSHIP, "outcome": "applied", "reasons": {"because": 16}, **told, **counted}]
+    result = {"reached": {}, "effects": []}
+    assert results["patches"] == [
+        {"id": FLAGSHIP, "outcome": "applied", "reasons": {"because": 16}, **result, **counted}
+    ]
 
 
 def test_what_patches_did(environment, tmp_path):
@@ -68,9 +70,9 @@ def test_what_patches_did(environment, tmp_path):
         "a applied 3 3 A title",
         "ran",
     ]
-    found = json.loads(environment.dsfix("list", "--job", directory, "--json").stdout)["patches"]
-    assert [each["reached"] for each in found] == [{"took effect": 2, "not reached": 1}, {"ran": 3}]
-    assert found[0]["effects"] == [{"step": 3, "what": "moved"}, {"step": 7, "what": "moved"}]
+    results = json.loads(environment.dsfix("list", "--job", directory, "--json").stdout)["patches"]
+    assert [each["reached"] for each in results] == [{"took effect": 2, "not reached": 1}, {"ran": 3}]
+    assert results[0]["effects"] == [{"step": 3, "what": "moved"}, {"step": 7, "what": "moved"}]
 
 
 def test_an_outlier_is_named_and_comes_first(environment, tmp_path):
@@ -90,22 +92,22 @@ def test_an_outlier_is_named_and_comes_first(environment, tmp_path):
 
 
 def test_trouble_on_one_rank_is_the_exit_status(listed):
-    found, status = listed(report(0), report(1), report(2, "drifted", "the source differs"))
+    results, status = listed(report(0), report(1), report(2, "drifted", "the source differs"))
     assert status == 1
-    assert [(each["outcome"], each["outliers"]) for each in found["patches"]] == [
+    assert [(each["outcome"], each["outliers"]) for each in results["patches"]] == [
         ("applied", []),
         ("drifted", [{"host": "node0", "rank": 2, "pid": 1002}]),
     ]
 
 
 def test_children_of_a_rank_that_have_not_imported_the_module_are_not_outliers(listed):
-    found, _ = listed(report(0), report(1), *(report(number % 2, "pending", pid=number) for number in range(6)))
-    assert (found["ranks"], found["processes"]) == (2, 8)
-    assert {each["outcome"]: (each["ranks"], each["processes"]) for each in found["patches"]} == {
+    results, _ = listed(report(0), report(1), *(report(number % 2, "pending", pid=number) for number in range(6)))
+    assert (results["ranks"], results["processes"]) == (2, 8)
+    assert {each["outcome"]: (each["ranks"], each["processes"]) for each in results["patches"]} == {
         "applied": (2, 2),
         "pending": (2, 6),
     }
-    assert [each["outliers"] for each in found["patches"]] == [[], []]
+    assert [each["outliers"] for each in results["patches"]] == [[], []]
 
 
 def test_a_different_version_is_named(environment, tmp_path):
@@ -142,8 +144,8 @@ def test_patches_without_effect_anywhere_are_counted(environment, tmp_path):
     for options, expected in (((), "feab"), (("--verbose",), "feabcd")):
         done = environment.dsfix("list", "--job", directory, *options)
         assert done.returncode == 1
-        found = [line.split()[0] for line in done.stdout.splitlines() if line[:1].strip() and "because" in line]
-        assert "".join(dict.fromkeys(found)) == expected
+        results = [line.split()[0] for line in done.stdout.splitlines() if line[:1].strip() and "because" in line]
+        assert "".join(dict.fromkeys(results)) == expected
         assert (rest in done.stdout) == (not options)
 
 

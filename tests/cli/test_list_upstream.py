@@ -25,12 +25,12 @@ def test_the_installed_release(environment):
 
 def test_as_json(environment):
     done = environment.install("0.14.2").dsfix("list", "--upstream", "--json")
-    found = json.loads(done.stdout)
-    bugs = found["upstream"]["bugs"]
-    assert found["deepspeed"] == "0.14.2"
-    assert found["distributions"]["deepspeed"] == "0.14.2"
-    assert sum(found["upstream"]["counts"].values()) == len(bugs)
-    [one] = [each for each in bugs if each["key"] == "pull/5461"]
+    results = json.loads(done.stdout)
+    bugs = results["upstream"]["bugs"]
+    assert results["deepspeed"] == "0.14.2"
+    assert results["distributions"]["deepspeed"] == "0.14.2"
+    assert sum(results["upstream"]["counts"].values()) == len(bugs)
+    [one] = [bug for bug in bugs if bug["key"] == "pull/5461"]
     assert (one["state"], one["first"], one["last"]) == ("patched", "0.14.1", "0.14.2")
     assert f"patch {FLAGSHIP}" in one["by"]
     assert one["links"][0] == "https://github.com/deepspeedai/DeepSpeed/pull/5461"
@@ -73,8 +73,8 @@ def test_a_release_that_is_not_installed(environment):
 
 
 def test_a_release_that_is_not_installed_as_json(environment):
-    found = json.loads(environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="").stdout)
-    patches = {each["id"]: each for each in found["patches"]}
+    results = json.loads(environment.dsfix("list", "--deepspeed", "0.14.2", "--json", DSFIX_ONLY="").stdout)
+    patches = {each["id"]: each for each in results["patches"]}
     assert (patches[FLAGSHIP]["outcome"], patches[FLAGSHIP]["reason"]) == ("pending", "deepspeed 0.14.2")
     assert patches["dict_output_double_scaling"]["outcome"] == "not-affected"
 

@@ -55,9 +55,9 @@ def test_list_names_the_distribution_of_a_patch(with_plugin):
     [start] = [number for number, row in enumerate(rows) if row.split()[:2] == ["acme-fixes:scale", "applies"]]
     assert "from acme-fixes 1.2" in "\n".join(rows[start : start + 4])
     assert sum("from acme-fixes" in row for row in rows) == 1  # patches of dsfix itself have no such line
-    found = json.loads(dsfix(environment, "list", "--json").stdout)
-    assert found["distributions"]["acme-fixes"] == "1.2"
-    by_id = {each["id"]: each for each in found["patches"]}
+    results = json.loads(dsfix(environment, "list", "--json").stdout)
+    assert results["distributions"]["acme-fixes"] == "1.2"
+    by_id = {each["id"]: each for each in results["patches"]}
     assert by_id["acme-fixes:scale"]["distribution"] == "acme-fixes"
     assert by_id["zero3_offload_clip_device"]["distribution"] == "dsfix"
 

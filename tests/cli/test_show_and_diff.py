@@ -49,11 +49,11 @@ def test_ways_to_name_a_patch(environment, command, name):
     """5461 is the pull request that fixed it; an issue's URL differs in one word."""
     done = environment.install("0.14.2").dsfix(command, name, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    results = json.loads(done.stdout)
     if command == "diff":
-        assert "combined_scale.to(self.device)" in found["diff"]
+        assert "combined_scale.to(self.device)" in results["diff"]
     else:
-        assert [each["id"] for each in found["patches"]] == [FLAGSHIP]
+        assert [each["id"] for each in results["patches"]] == [FLAGSHIP]
 
 
 def test_show_explains_a_bug_without_a_patch(environment):

@@ -41,7 +41,7 @@ def newest(entry):
 
 def applying(release, catalogue):
     """All patches that apply to the release."""
-    return tuple(each for each in catalogue.values() if applies(each, release))
+    return tuple(entry for entry in catalogue.values() if applies(entry, release))
 
 
 def by_release(catalogue):
@@ -52,4 +52,4 @@ def by_release(catalogue):
             releases.append(newest(entry))
         except NoRelease:
             continue
-    return {each: applying(each, catalogue) for each in dict.fromkeys(releases)}
+    return {release: applying(release, catalogue) for release in dict.fromkeys(releases)}

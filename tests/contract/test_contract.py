@@ -21,4 +21,4 @@ def test_contract(case_of, patch_id, check):
 
 @pytest.mark.parametrize(("release", "entries"), RELEASES.items(), ids=RELEASES)
 def test_all_patches_of_a_release_at_once(case_of, release, entries):
-    checks.all_at_once([case_of(each, release) for each in entries])
+    checks.all_at_once([case_of(entry, release) for entry in entries])

@@ -20,7 +20,7 @@ CATALOGUE = registry.catalogue()
 
 
 def _functions(entry):
-    return {(each.module, split_target(each.qualname)[0]) for each in entry.patch.changes}
+    return {(change.module, split_target(change.qualname)[0]) for change in entry.patch.changes}
 
 
 def _newest_of_both(one, other):
@@ -29,7 +29,9 @@ def _newest_of_both(one, other):
     except environments.Unavailable:
         return None
     common = [
-        each.deepspeed for each in releases if all(choice.applies(entry, each.deepspeed) for entry in (one, other))
+        release.deepspeed
+        for release in releases
+        if all(choice.applies(entry, release.deepspeed) for entry in (one, other))
     ]
     return common[-1] if common else None
 

@@ -36,9 +36,9 @@ def look(tmp_path, site):
         root = tmp_path / "root"
         root.mkdir(exist_ok=True)
         environment = {"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(site), "HOME": str(tmp_path), **variables}
-        found = collect(root, {name: value for name, value in environment.items() if value is not None}, **LIMITS)
-        json.dumps(found.as_json())
-        return found
+        results = collect(root, {name: value for name, value in environment.items() if value is not None}, **LIMITS)
+        json.dumps(results.as_json())
+        return results
 
     return run
 
@@ -66,9 +66,9 @@ def test_an_old_driver_without_compute_cap(tmp_path, look):
 )
 def test_torch_is_broken(site, look, code, why):
     (site / "torch.py").write_text(code + "\n")
-    found = look().packages.torch_probe
-    assert why in found.failed
-    assert "\n" not in found.failed
+    results = look().packages.torch_probe
+    assert why in results.failed
+    assert "\n" not in results.failed
 
 
 def test_output_of_torch_is_not_parsed(site, look):
@@ -79,21 +79,21 @@ def test_output_of_torch_is_not_parsed(site, look):
 @pytest.mark.skipif(sys.platform == "win32", reason="no user ids on Windows")
 def test_no_home(look, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)  # a container started with a user id it does not define
-    found = look(HOME=None)
-    assert found.extensions.root == ""
-    assert "set HOME or TORCH_EXTENSIONS_DIR" in found.extensions.problem
+    results = look(HOME=None)
+    assert results.extensions.root == ""
+    assert "set HOME or TORCH_EXTENSIONS_DIR" in results.extensions.problem
 
 
 def test_the_cache_is_a_file(tmp_path, look):
     (tmp_path / "cache").write_text("")
-    found = look(TORCH_EXTENSIONS_DIR=str(tmp_path / "cache"))
-    assert "Not a directory" in found.extensions.problem
+    results = look(TORCH_EXTENSIONS_DIR=str(tmp_path / "cache"))
+    assert "Not a directory" in results.extensions.problem
 
 
 def test_no_proc(look):
-    found = look()
-    assert (found.platform.wsl, found.memory.limit, found.memory.shm, found.infiniband) == (0, None, None, ())
-    assert found.memory.total  # from sysconf
+    results = look()
+    assert (results.platform.wsl, results.memory.limit, results.memory.shm, results.infiniband) == (0, None, None, ())
+    assert results.memory.total  # from sysconf
 
 
 def test_only_listed_variables_are_shown(look):
@@ -103,9 +103,9 @@ def test_only_listed_variables_are_shown(look):
         "AWS_SECRET_ACCESS_KEY": "s3cret",
         "WANDB_API_KEY": "s3cret",
     }
-    found = look(NCCL_DEBUG="INFO", DSFIX_SKIP="a", DS_ACCELERATOR="cpu", **secrets)
-    assert found.variables == {"NCCL_DEBUG": "INFO", "DSFIX_SKIP": "a", "DS_ACCELERATOR": "cpu"}
-    assert "s3cret" not in json.dumps(found.as_json())
+    results = look(NCCL_DEBUG="INFO", DSFIX_SKIP="a", DS_ACCELERATOR="cpu", **secrets)
+    assert results.variables == {"NCCL_DEBUG": "INFO", "DSFIX_SKIP": "a", "DS_ACCELERATOR": "cpu"}
+    assert "s3cret" not in json.dumps(results.as_json())
 
 
 def test_prefixes_and_names_do_not_overlap():

@@ -63,8 +63,8 @@ MEMINFO = "MemTotal:       65536000 kB\nMemAvailable:   32768000 kB\nSwapTotal: 
 
 
 def test_meminfo():
-    found = memory.meminfo(MEMINFO)
-    assert (found["MemTotal"], found["SwapTotal"]) == (65536000 * 1024, 2097148 * 1024)
+    results = memory.meminfo(MEMINFO)
+    assert (results["MemTotal"], results["SwapTotal"]) == (65536000 * 1024, 2097148 * 1024)
 
 
 CGROUPS = {
@@ -258,12 +258,12 @@ def test_deepspeed_files(tmp_path):
             "accelerator/real_accelerator.py": "SUPPORTED_ACCELERATOR_LIST = ['cuda', 'cpu']\n",
         },
     )
-    found = packages.deepspeed_files(str(tmp_path / "deepspeed/__init__.py"))
-    assert found.prebuilt == ("cpu_adam", "fused_adam")
-    assert found.missing == ("fused_adam",)
-    assert found.built_with["cuda_version"] == "12.1"
-    assert found.cuda_alike == {12: ("12.1", "12.4")}
-    assert found.accelerators == ("cuda", "cpu")
+    results = packages.deepspeed_files(str(tmp_path / "deepspeed/__init__.py"))
+    assert results.prebuilt == ("cpu_adam", "fused_adam")
+    assert results.missing == ("fused_adam",)
+    assert results.built_with["cuda_version"] == "12.1"
+    assert results.cuda_alike == {12: ("12.1", "12.4")}
+    assert results.accelerators == ("cuda", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,8 @@ def test_deepspeed_files_without_facts(tmp_path, text):
         tmp_path / "deepspeed",
         {"__init__.py": "", "git_version_info_installed.py": text, "ops/op_builder/builder.py": text},
     )
-    found = packages.deepspeed_files(str(tmp_path / "deepspeed/__init__.py"))
-    assert (found.prebuilt, found.missing, found.cuda_alike) == ((), (), {})
+    results = packages.deepspeed_files(str(tmp_path / "deepspeed/__init__.py"))
+    assert (results.prebuilt, results.missing, results.cuda_alike) == ((), (), {})
 
 
 def test_torch_files(tmp_path):
@@ -287,8 +287,8 @@ def test_torch_files(tmp_path):
             "utils/cpp_extension.py": "with FileLock(path):\n    pass\n",
         },
     )
-    found = packages.torch_files(str(tmp_path / "torch/__init__.py"))
-    assert (found.cuda, found.hip, found.baton) == ("12.8", "", False)
+    results = packages.torch_files(str(tmp_path / "torch/__init__.py"))
+    assert (results.cuda, results.hip, results.baton) == ("12.8", "", False)
 
 
 REPORT = """\
@@ -340,8 +340,8 @@ PARTS = tuple(probe.PARTS["torch"])
     ],
 )
 def test_a_probe_that_failed_or_stopped(answer, failed, stopped, at):
-    found = packages.read_probe(answer, PARTS)
-    assert (found.failed, found.stopped, found.at) == (failed, stopped, at)
+    results = packages.read_probe(answer, PARTS)
+    assert (results.failed, results.stopped, results.at) == (failed, stopped, at)
 
 
 BUILD_NINJA = """\
@@ -428,10 +428,10 @@ def test_requirements(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     versions.installed.cache_clear()
     try:
-        found = [each for each in packages.unmet() if each.package == "trl"]
+        results = [each for each in packages.unmet() if each.package == "trl"]
     finally:
         versions.installed.cache_clear()
-    assert [(each.requirement, each.found) for each in found] == [
+    assert [(each.requirement, each.found) for each in results] == [
         ("peft>=2", "1.0"),
         ("absent-one", None),
         ("accelerate>=3", "1.0"),

@@ -123,14 +123,14 @@ patches_switched_off | no patch is applied | env.DSFIX_DISABLE=yes | env.DSFIX_D
 
 
 def changes(words):
-    found = {}
+    results = {}
     words = re.sub(r"(?<!\S)[a-z_]+(?!\S)", lambda name: NAMED.get(name[0], name[0]), words)
     for place, value in re.findall(r'([^\s=]+)=("[^"]*"|\{.*?\}|\[.*?\]|\S+)', words):
         place = re.sub(r"^\w+\.", lambda short: PLACES.get(short[0], short[0]), place)
         with contextlib.suppress(ValueError):  # a word
             value = json.loads(value)
-        found[place] = tuple(value) if isinstance(value, list) else value
-    return found
+        results[place] = tuple(value) if isinstance(value, list) else value
+    return results
 
 
 ATTRIBUTE = "AttributeError: module 'torch.amp' has no attribute 'custom_fwd'"
@@ -230,7 +230,9 @@ def test_a_near_miss_is_not_found(with_changes, found, rule):
 
 def test_the_worst_comes_first(with_changes):
     facts = with_changes({"platform.wsl": 2, "memory.shm": MIB, "packages.torch.cuda": ""})
-    levels = [each.level.value for each in rules.findings(rules.load("dsfix.doctor.rules"), facts, facts.versions)]
+    levels = [
+        finding.level.value for finding in rules.findings(rules.load("dsfix.doctor.rules"), facts, facts.versions)
+    ]
     assert levels == sorted(levels, key=["error", "warning", "note"].index)
     assert set(levels) == {"error", "warning", "note"}
 

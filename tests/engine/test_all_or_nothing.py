@@ -86,11 +86,11 @@ def both(world):
 )
 def test_a_patch_that_cannot_be_completed_is_not_started(both, change):
     world = both(change)
-    told = world.run(
+    result = world.run(
         "import dsfix, deepspeed.m as m; a = m.values(); import deepspeed.n; tell([a, m.values(), outcomes()])"
     )
-    assert told.value == [ORIGINAL, ORIGINAL, {"cure": "drifted"}]
-    assert len(told.warnings) == 1
+    assert result.value == [ORIGINAL, ORIGINAL, {"cure": "drifted"}]
+    assert len(result.warnings) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,17 +106,17 @@ def test_a_patch_that_cannot_be_completed_is_not_started(both, change):
 @pytest.mark.parametrize("order", ["m, deepspeed.n", "n, deepspeed.m"])
 def test_a_patch_that_fails_while_being_applied_is_undone(both, change, outcome, order):
     world = both(change)
-    told = world.run(f"""
+    result = world.run(f"""
         import dsfix, keep, deepspeed.{order}
         tell([deepspeed.m.values(), deepspeed.n.values()[:-2], outcomes()])
     """)
-    assert told.value == [ORIGINAL, ORIGINAL[:-2], {"cure": outcome}]
-    assert len(told.warnings) == 1
+    assert result.value == [ORIGINAL, ORIGINAL[:-2], {"cure": outcome}]
+    assert len(result.warnings) == 1
 
 
 def test_two_modules_are_pending_until_both_are_imported(both):
     world = both("*changes('deepspeed.n')")
-    told = world.run("""
+    result = world.run("""
         import dsfix, deepspeed.m as m
         first = [m.values(), outcomes(), reasons()["cure"]]
         import deepspeed.n as n
@@ -124,7 +124,7 @@ def test_two_modules_are_pending_until_both_are_imported(both):
         dsfix.revert("cure")
         tell([first, second, m.values(), n.values()])
     """)
-    assert told.value == [
+    assert result.value == [
         [PATCHED, {"cure": "pending"}, "waits for the import of deepspeed.n"],
         [PATCHED, PATCHED, {"cure": "applied"}],
         ORIGINAL,
@@ -218,7 +218,7 @@ FAULTS = """
 @LEARNED
 def test_a_failure_at_any_step_leaves_all_or_nothing_and_one_warning(both, known):
     world = both("*changes('deepspeed.n')")
-    told = world.run(
+    result = world.run(
         f"    KNOWN = {known}\n"
         + FAULTS
         + """
@@ -231,9 +231,9 @@ def test_a_failure_at_any_step_leaves_all_or_nothing_and_one_warning(both, known
     """,
         DSFIX_REPORT="reports",
     )
-    assert len(told.value) > (40 if known else 60)
+    assert len(result.value) > (40 if known else 60)
     wrong = []
-    for step, values, outcomes, warnings in told.value:
+    for step, values, outcomes, warnings in result.value:
         outcome, reason = outcomes["cure"]
         whole = outcome == "applied" and values == [PATCHED] * 2
         nothing = outcome == "failed" and values == [ORIGINAL] * 2 and "broken step" in reason
@@ -245,7 +245,7 @@ def test_a_failure_at_any_step_leaves_all_or_nothing_and_one_warning(both, known
 @LEARNED
 def test_an_interrupt_at_any_step_propagates_and_leaves_the_module_whole(both, known):
     world = both("*changes('deepspeed.n')")
-    told = world.run(
+    result = world.run(
         f"    KNOWN = {known}\n"
         + FAULTS
         + """
@@ -268,9 +268,9 @@ def test_an_interrupt_at_any_step_propagates_and_leaves_the_module_whole(both, k
     tell([in_a_child(lambda: interrupted(tuple(step))) for step in in_a_child(lambda: steps(FILES))])
     """
     )
-    assert len(told.value) > 60
+    assert len(result.value) > 60
     wrong = []
-    for step, passed, first, again, outcome, back in told.value:
+    for step, passed, first, again, outcome, back in result.value:
         whole = all(values in (ORIGINAL, PATCHED) for values in first)
         reverted = all(values == ORIGINAL for values in back)
         if not (passed and whole and again == [PATCHED] * 2 and outcome == "applied" and reverted):

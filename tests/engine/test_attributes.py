@@ -168,7 +168,7 @@ def test_attributes_set_since_are_not_restored(bench, declare):
     module = bench.module(TEXT)
     engine = bench.apply(declare(Wrap(f"{module.__name__}:f", ten_more)))
     module.f = mine = lambda x: x
-    engine.look_again()
+    engine.refresh()
     assert engine.states["p0"].outcome is Outcome.CONFLICT
     engine.revert("p0")
     assert module.f is mine

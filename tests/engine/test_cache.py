@@ -33,8 +33,8 @@ def known(simple):
 
 
 def test_without_a_cache_the_source_is_read(simple):
-    told = simple.run(BLIND)
-    assert told.value == [2, "failed"]
+    result = simple.run(BLIND)
+    assert result.value == [2, "failed"]
 
 
 PROVEN = """
@@ -43,7 +43,7 @@ PROVEN = """
     proven.applies = lambda digest: digest in {digests!r}
     import dsfix, deepspeed.m as m
     patch = dsfix.process._engine.states["cure"].patch
-    tell([m.f(1), outcomes()["cure"], verdict.fingerprint(*verdict.looked_at(patch))])
+    tell([m.f(1), outcomes()["cure"], verdict.fingerprint(*verdict.fingerprint_inputs(patch))])
 """
 
 
@@ -111,7 +111,7 @@ def test_a_source_that_has_changed_unnoticed_is_compared_with_what_is_in_memory(
 
 
 def test_a_change_by_another_tool_in_memory_is_still_a_conflict(known):
-    told = known.run("""
+    result = known.run("""
         import sys
         class Tool:
             def find_spec(self, name, path=None, target=None):
@@ -134,7 +134,7 @@ def test_a_change_by_another_tool_in_memory_is_still_a_conflict(known):
         import deepspeed.m as m
         tell([m.f(1), outcomes()["cure"]])
         """)
-    assert told.value == [42, "conflict"]
+    assert result.value == [42, "conflict"]
 
 
 def test_a_patch_that_has_changed_is_judged_again(known):
@@ -181,8 +181,8 @@ def test_in_a_shared_directory_each_user_has_a_file(known):
 def test_without_a_writable_directory_nothing_is_cached_or_logged(simple):
     (simple.path / "file").touch()
     for _ in range(2):
-        told = simple.run(USE, DSFIX_CACHE=str(simple.path / "file" / "below"))
-        assert (told.value, told.warnings) == (CURED, [])
+        result = simple.run(USE, DSFIX_CACHE=str(simple.path / "file" / "below"))
+        assert (result.value, result.warnings) == (CURED, [])
 
 
 def test_files_left_by_a_killed_process_are_removed(known):

@@ -54,7 +54,7 @@ def telling(world):
 
 
 def test_three_states(telling):
-    told = telling.run(
+    result = telling.run(
         """
         import dsfix, deepspeed
         def reached(): return [(each.id, each.reached, each.effect and str(each.effect)) for each in dsfix.report()]
@@ -65,7 +65,7 @@ def test_three_states(telling):
         tell([before, values, between, reached()])
         """
     )
-    before, values, between, after = told.value
+    before, values, between, after = result.value
     constant = [["provides", "ran", None], ["silent", "", None]]
     telling = {id: [state, what] for id, state, what in after if [id, state, what] not in constant}
     assert telling == {
@@ -81,12 +81,12 @@ def test_three_states(telling):
 def test_a_condition_is_evaluated_until_the_effect_is_reported(world):
     world.package(init="looked = []\n\ndef h(x):\n    return x + 1\n")
     world.patch("declares", DECLARING.replace("x > 3", "looked.append(x) or x > 3"))
-    told = world.run("import dsfix, deepspeed; tell([[deepspeed.h(x) for x in (3, 4, 5)], deepspeed.looked])")
-    assert told.value == [[5, 6, 7], [3, 4]]
+    result = world.run("import dsfix, deepspeed; tell([[deepspeed.h(x) for x in (3, 4, 5)], deepspeed.looked])")
+    assert result.value == [[5, 6, 7], [3, 4]]
 
 
 def test_line_and_file(telling):
-    told = telling.run(
+    result = telling.run(
         """
         import dsfix, deepspeed, os
         engine = deepspeed.initialize()[0]
@@ -96,20 +96,22 @@ def test_line_and_file(telling):
         """,
         DSFIX_REPORT="reports",
     )
-    assert [line for line in told.log if "took effect" in line] == ["[dsfix] INFO: tells took effect, step 3: twice 3"]
-    assert {each["id"]: each["effect"] for each in json.loads(told.value)["patches"]}["tells"] == {
+    assert [line for line in result.log if "took effect" in line] == [
+        "[dsfix] INFO: tells took effect, step 3: twice 3"
+    ]
+    assert {each["id"]: each["effect"] for each in json.loads(result.value)["patches"]}["tells"] == {
         "step": 3,
         "what": "twice 3",
     }
 
 
 def test_other_ranks_are_silent(telling):
-    told = telling.run("import dsfix, deepspeed; tell(deepspeed.f(3))", RANK="1")
-    assert not any("took effect" in line for line in told.log)
+    result = telling.run("import dsfix, deepspeed; tell(deepspeed.f(3))", RANK="1")
+    assert not any("took effect" in line for line in result.log)
 
 
 def test_a_step_survives_a_handler_that_raises(telling):
-    told = telling.run(
+    result = telling.run(
         """
         import dsfix, deepspeed, logging
         class Handler(logging.Handler):
@@ -120,7 +122,7 @@ def test_a_step_survives_a_handler_that_raises(telling):
         """,
         DSFIX_LOG_LEVEL="INFO",
     )
-    assert told.value == [7, ["twice 3"]]
+    assert result.value == [7, ["twice 3"]]
 
 
 def test_ten_lines_and_a_count(world):
@@ -128,7 +130,7 @@ def test_ten_lines_and_a_count(world):
     world.package(init="".join(f"def {name}(x):\n    return x + 1\n" for name in names))
     for name in names:
         world.patch(name, TELLING.replace("deepspeed:f", f"deepspeed:{name}"))
-    told = world.run(
+    result = world.run(
         f"""
         import dsfix, deepspeed, os, sys
         tell([getattr(deepspeed, name)(1) for name in {names} for _ in 'ab'])
@@ -137,13 +139,13 @@ def test_ten_lines_and_a_count(world):
             os.wait()  # the child ends as a program does, and has no patch to count
         """
     )
-    lines = [line for line in told.log if "took effect" in line]
+    lines = [line for line in result.log if "took effect" in line]
     assert len(lines) == 11
     assert lines[-1] == "[dsfix] INFO: 12 patches took effect in total; 2 were not logged individually"
 
 
 def test_a_fork_starts_over(telling):
-    told = telling.run(
+    result = telling.run(
         """
         import dsfix, deepspeed, os
         deepspeed.f(3)
@@ -155,4 +157,4 @@ def test_a_fork_starts_over(telling):
         tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
     )
-    assert told.value == 0
+    assert result.value == 0

@@ -12,8 +12,8 @@ EDIT = 'Edit("deepspeed.m:f", replace="x + 1", code="x + 2")'
 def outcome(world, affects, change=EDIT, **fields):
     extra = "".join(f", {name}={value}" for name, value in fields.items())
     world.patch("cure", f"PATCH = declare({change}, affects={affects!r}{extra})")
-    told = world.run("import dsfix, deepspeed.m; tell([outcomes()['cure'], reasons()['cure']])")
-    return told.value
+    result = world.run("import dsfix, deepspeed.m; tell([outcomes()['cure'], reasons()['cure']])")
+    return result.value
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_builds_are_judged_by_their_source(world, version):
     for name in ("flaw", "fixed", "other"):
         change = f'Edit("deepspeed.{name}:f", replace="x + 1", code="x + 2")'
         world.patch(name, f"PATCH = declare({change}, affects={{'deepspeed': '>=0.14.1,<0.14.3'}})")
-    told = world.run("import dsfix, deepspeed.flaw, deepspeed.fixed, deepspeed.other; tell([outcomes(), reasons()])")
-    outcomes, reasons = told.value
+    result = world.run("import dsfix, deepspeed.flaw, deepspeed.fixed, deepspeed.other; tell([outcomes(), reasons()])")
+    outcomes, reasons = result.value
     absent = "drifted" if version in BUILDS else "not-affected"
     assert outcomes == {"flaw": "applied", "fixed": "already-fixed", "other": absent}
     assert "no function f" in reasons["other"]
@@ -76,11 +76,11 @@ def test_a_checkout_before_the_installed_package_is_judged_by_its_source(world):
     (checkout / "__init__.py").touch()
     (checkout / "m.py").write_text(FLAW)
     world.patch("cure", f"PATCH = declare({EDIT}, affects={{'deepspeed': '<0.14.3'}})")
-    told = world.run(
+    result = world.run(
         "import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes()['cure']])",
         PYTHONPATH=f"{checkout.parent}:{world.site}:{world.runtime}",
     )
-    assert told.value == [3, "applied"]
+    assert result.value == [3, "applied"]
 
 
 def another(world, version, text=FLAW):
@@ -131,8 +131,8 @@ def test_the_metadata_of_an_editable_install_describes_its_own_source(world, sha
         world.package(metadata=False, m=FLAW)
     world.patch("cure", f"PATCH = declare({EDIT}, affects={{'deepspeed': '<0.14.3'}})")
     path = f"{world.site}:{records}:{source}:{world.runtime}"
-    told = world.run("import dsfix, deepspeed.m; tell(outcomes()['cure'])", PYTHONPATH=path)
-    assert told.value == expected
+    result = world.run("import dsfix, deepspeed.m; tell(outcomes()['cure'])", PYTHONPATH=path)
+    assert result.value == expected
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_several_distributions(world, affects, expected, words):
 def test_a_range_that_cannot_be_read_is_one_warning(world):
     world.package(m=FLAW)
     world.patch("cure", f"PATCH = declare({EDIT}, affects={{'deepspeed': 'newer than 3'}})")
-    told = world.run("import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes()['cure']])")
-    assert told.value == [2, "failed"]
-    assert len(told.warnings) == 1
-    assert "newer than 3" in told.warnings[0]
+    result = world.run("import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes()['cure']])")
+    assert result.value == [2, "failed"]
+    assert len(result.warnings) == 1
+    assert "newer than 3" in result.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -187,17 +187,17 @@ def test_a_range_that_cannot_be_read_is_one_warning(world):
 def test_evidence(world, evidence, expected):
     world.package(m="from os import path\ntry:\n    LIMIT = 3\nexcept OSError:\n    pass\n" + FLAW)
     world.patch("cure", f"PATCH = declare({EDIT}, {evidence})")
-    told = world.run("import dsfix, deepspeed.m; tell([outcomes()['cure'], deepspeed.m.f(1)])")
-    assert told.value == [expected, 3 if expected == "applied" else 2]
+    result = world.run("import dsfix, deepspeed.m; tell([outcomes()['cure'], deepspeed.m.f(1)])")
+    assert result.value == [expected, 3 if expected == "applied" else 2]
 
 
 def test_a_half_installed_package_says_so(world):
     world.package(m=FLAW)
     for id, second in {"cure": 'Provide("deepspeed.n", "a", id)', "other": 'Wrap("deepspeed.n:f", id)'}.items():
         world.patch(id, f'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x"), {second})')
-    told = world.run("import dsfix, deepspeed.m; tell([outcomes(), reasons(), deepspeed.m.f(1)])")
-    assert told.value[0] == {"cure": "pending", "other": "drifted"}
-    assert "deepspeed 1.0 is registered as installed, but it has no module deepspeed.n" in told.value[1]["other"]
+    result = world.run("import dsfix, deepspeed.m; tell([outcomes(), reasons(), deepspeed.m.f(1)])")
+    assert result.value[0] == {"cure": "pending", "other": "drifted"}
+    assert "deepspeed 1.0 is registered as installed, but it has no module deepspeed.n" in result.value[1]["other"]
 
 
 def test_two_records_of_the_installation_count_as_none(world):
@@ -231,7 +231,7 @@ def test_a_release_newer_than_proven_is_judged_by_the_patchs_own_evidence(
 ):
     world.package(version=version, m=text)
     world.patch("cure", f"PATCH = declare(Edit('deepspeed.m:f', replace='x + 1', code='x + 2'){fields})")
-    told = world.run("import dsfix, deepspeed.m; tell([outcomes()['cure'], reasons()['cure']])")
-    assert told.value[0] == outcome, told.value
-    assert reason in told.value[1]
-    assert told.warnings == []
+    result = world.run("import dsfix, deepspeed.m; tell([outcomes()['cure'], reasons()['cure']])")
+    assert result.value[0] == outcome, result.value
+    assert reason in result.value[1]
+    assert result.warnings == []

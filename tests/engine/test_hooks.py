@@ -32,27 +32,27 @@ from tests.stand_ins import FLAW
 )
 def test_under_any_order_of_imports(simple, script):
     simple.module("deepspeed.script", "from deepspeed.m import f\nvalue = f(1)\n")
-    told = simple.run(script + "\ntell(outcomes())")
-    assert told.out.splitlines() == ["3", '{"cure": "applied"}']
-    assert told.warnings == []
+    result = simple.run(script + "\ntell(outcomes())")
+    assert result.out.splitlines() == ["3", '{"cure": "applied"}']
+    assert result.warnings == []
 
 
 @pytest.mark.parametrize("collecting", [True, False])
 @pytest.mark.parametrize("given", ["import dsfix, deepspeed.m", "import deepspeed.m, dsfix"])
 def test_the_garbage_collector_stays_as_the_job_set_it(simple, given, collecting):
     before = "" if collecting else "gc.disable(); "
-    told = simple.run(f"import gc; {before}{given}\ntell([gc.isenabled(), deepspeed.m.f(1)])")
-    assert told.value == [collecting, 3]
+    result = simple.run(f"import gc; {before}{given}\ntell([gc.isenabled(), deepspeed.m.f(1)])")
+    assert result.value == [collecting, 3]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_process_forked_while_another_thread_imports_collects_garbage(simple):
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, gc, os, threading
-        from dsfix.engine.garbage import uncollected
+        from dsfix.engine.garbage import gc_paused
         paused, forked = threading.Event(), threading.Event()
         def importing():
-            with uncollected():
+            with gc_paused():
                 paused.set()
                 forked.wait()
         thread = threading.Thread(target=importing)
@@ -66,7 +66,7 @@ def test_a_process_forked_while_another_thread_imports_collects_garbage(simple):
         thread.join()
         tell([collects, gc.isenabled()])
     """)
-    assert told.value == [1, True]
+    assert result.value == [1, True]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_process_forked_while_another_thread_imports_collects_garbage(simple):
 def test_a_class_recreated_by_a_reload_is_patched_again_and_reverted(world, patch):
     world.package(m="class C:\n    def f(self, x):\n        return x + 1\n")
     world.patch("cure", f"PATCH = declare({patch})")
-    told = world.run("""
+    result = world.run("""
         import dsfix, importlib, deepspeed.m as m
         old = m.C()
         importlib.reload(m)
@@ -88,11 +88,11 @@ def test_a_class_recreated_by_a_reload_is_patched_again_and_reverted(world, patc
         dsfix.revert("cure")
         tell([before, old.f(1), m.C().f(1), outcomes()])
     """)
-    assert told.value == [[3, 3, {"cure": "applied"}], 2, 2, {"cure": "disabled"}]
+    assert result.value == [[3, 3, {"cure": "applied"}], 2, 2, {"cure": "disabled"}]
 
 
 def test_a_file_that_has_changed_before_a_reload(simple):
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, importlib, deepspeed.m as m
         text = open(m.__file__).read()
         open(m.__file__, "w").write("# one more line\\n\\n" + text)
@@ -102,15 +102,15 @@ def test_a_file_that_has_changed_before_a_reload(simple):
         importlib.reload(m)
         tell([first, m.f(1), outcomes()])
     """)
-    assert told.value == [[3, {"cure": "applied"}], 6, {"cure": "drifted"}]
-    assert len(told.warnings) == 1
+    assert result.value == [[3, {"cure": "applied"}], 6, {"cure": "drifted"}]
+    assert len(result.warnings) == 1
 
 
 def test_imported_again_while_reports_are_written(world):
     world.package(m="import deepspeed.other\n" + FLAW, other=FLAW)
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')
     world.patch("other", 'PATCH = declare(Edit("deepspeed.other:f", replace="x + 1", code="x + 2"))')
-    told = world.run(
+    result = world.run(
         """
         import dsfix, sys, deepspeed.m
         for name in ("deepspeed.m", "deepspeed.other"):
@@ -120,11 +120,11 @@ def test_imported_again_while_reports_are_written(world):
         """,
         DSFIX_REPORT="reports",
     )
-    assert told.value == [3, {"cure": "applied", "other": "applied"}]
+    assert result.value == [3, {"cure": "applied", "other": "applied"}]
 
 
 def test_reloaded_after_a_report_of_a_replacement(simple):
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, importlib, deepspeed.m as m
         ours, m.f = m.f, lambda x: x
         first = outcomes()
@@ -136,7 +136,7 @@ def test_reloaded_after_a_report_of_a_replacement(simple):
         tell([first, second, third, m.f(1), outcomes()])
     """)
     conflict, applied = {"cure": "conflict"}, {"cure": "applied"}
-    assert told.value == [conflict, applied, conflict, 3, applied]
+    assert result.value == [conflict, applied, conflict, 3, applied]
 
 
 def test_dynamic_attributes_of_decorators_are_not_evaluated(world):
@@ -156,14 +156,14 @@ def test_dynamic_attributes_of_decorators_are_not_evaluated(world):
     world.package(m="import lazy\n@lazy.Lazy\n" + FLAW, other=FLAW)
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')
     world.patch("other", 'PATCH = declare(Edit("deepspeed.other:f", replace="x + 1", code="x + 2"))')
-    told = world.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
-    assert told.value == [3, {"cure": "applied", "other": "pending"}]
+    result = world.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
+    assert result.value == [3, {"cure": "applied", "other": "pending"}]
 
 
 def test_a_failed_import_in_another_thread_is_not_retried(world):
     world.module("meeting", "import threading\nbegun, go_on, runs = threading.Event(), threading.Event(), []\n")
     world.package(init="import meeting\nmeeting.runs.append(1)\nmeeting.begun.set()\nmeeting.go_on.wait(30)\n1 / 0\n")
-    told = world.run("""
+    result = world.run("""
         import meeting, sys, threading
         def other():
             try:
@@ -182,13 +182,13 @@ def test_a_failed_import_in_another_thread_is_not_retried(world):
         thread.join(30)
         tell(meeting.runs)
     """)
-    assert told.value == [1]
+    assert result.value == [1]
 
 
 def test_a_module_whose_first_import_fails(world):
     world.package(m=FLAW + "import os\nif os.environ.pop('FAIL', None): raise OSError('not yet')\n")
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')
-    told = world.run(
+    result = world.run(
         """
         import dsfix
         try:
@@ -200,8 +200,8 @@ def test_a_module_whose_first_import_fails(world):
         """,
         FAIL="1",
     )
-    assert told.value == [{"cure": "pending"}, {"cure": "applied"}, 3]
-    assert told.warnings == []
+    assert result.value == [{"cure": "pending"}, {"cure": "applied"}, 3]
+    assert result.warnings == []
 
 
 def test_a_package_whose_import_fails_after_its_sub_module(world):
@@ -209,7 +209,7 @@ def test_a_package_whose_import_fails_after_its_sub_module(world):
         init="import os\nfrom . import m\nif os.environ.pop('FAIL', None): raise OSError('not yet')\n", m=FLAW
     )
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')
-    told = world.run(
+    result = world.run(
         """
         import dsfix
         try:
@@ -221,7 +221,7 @@ def test_a_package_whose_import_fails_after_its_sub_module(world):
         """,
         FAIL="1",
     )
-    assert told.value == [{"cure": "applied"}, {"cure": "applied"}, 3]
+    assert result.value == [{"cure": "applied"}, {"cure": "applied"}, 3]
 
 
 @pytest.mark.parametrize("place", ["before", "between", "after"])
@@ -232,22 +232,22 @@ def test_dsfix_imported_by_the_package_itself(world, place):
     for name in ("a", "m"):
         world.patch(name, f'PATCH = declare(Edit("deepspeed.{name}:f", replace="x + 1", code="x + 2"))')
     world.patch("top", 'PATCH = declare(Edit("deepspeed:f", replace="x + 1", code="x + 2"))')
-    told = world.run("import deepspeed as d; o = outcomes(); tell([d.a.f(1), d.m.f(1), d.f(1), o])")
-    assert told.value == [3, 3, 3, {"a": "applied", "m": "applied", "top": "applied"}]
-    assert told.warnings == []
+    result = world.run("import deepspeed as d; o = outcomes(); tell([d.a.f(1), d.m.f(1), d.f(1), o])")
+    assert result.value == [3, 3, 3, {"a": "applied", "m": "applied", "top": "applied"}]
+    assert result.warnings == []
 
 
 @pytest.mark.parametrize("option", ["-O", "-OO", "-Werror", "-Xdev"])
 def test_under_options_of_python(simple, option):
     simple.module("deepspeed.m", 'def f(x):\n    "doc"\n    assert x\n    y = x + 1\n    return y\n')
-    told = simple.run("import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes()])", python=(option,))
-    assert told.value == [3, {"cure": "applied"}]
+    result = simple.run("import dsfix, deepspeed.m; tell([deepspeed.m.f(1), outcomes()])", python=(option,))
+    assert result.value == [3, {"cure": "applied"}]
 
 
 @pytest.mark.parametrize("tool", ["settrace", "setprofile"])
 @pytest.mark.parametrize("order", ["dsfix, deepspeed.m", "deepspeed.m, dsfix"])
 def test_under_a_debugger_or_a_profiler(simple, tool, order):
-    told = simple.run(f"""
+    result = simple.run(f"""
         import sys
         def look(*arguments):
             return look
@@ -257,13 +257,13 @@ def test_under_a_debugger_or_a_profiler(simple, tool, order):
         dsfix.revert("cure")
         tell([first, deepspeed.m.f(1)])
     """)
-    assert told.value == [3, 2]
+    assert result.value == [3, 2]
 
 
 def test_modules_see_their_own_loader(simple):
     text = FLAW + "seen = [type(__loader__).__name__, type(__spec__.loader).__name__]\n"
     simple.module("deepspeed.m", text)
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, importlib, inspect, importlib.resources, importlib.util, pkgutil, deepspeed.m as m
         first = m.seen
         importlib.reload(m)
@@ -273,7 +273,7 @@ def test_modules_see_their_own_loader(simple):
               pkgutil.get_data("deepspeed", "m.py").decode() == inspect.getsource(m)])
     """)
     loader = ["SourceFileLoader"] * 2
-    assert told.value == [loader, loader, *loader, True, FLAW, True, True]
+    assert result.value == [loader, loader, *loader, True, FLAW, True, True]
 
 
 def test_a_package_in_a_zip_file(simple):
@@ -296,7 +296,7 @@ def test_coexists_with_wrapt_hooks(simple, order):
         "import wrapt\nseen = []\nfor name in ('deepspeed', 'deepspeed.m'):\n"
         "    wrapt.register_post_import_hook(lambda module: seen.append(module.__name__), name)\n",
     )
-    told = simple.run(f"""
+    result = simple.run(f"""
         import {order}
         import deepspeed.m as m
         import importlib
@@ -304,12 +304,12 @@ def test_coexists_with_wrapt_hooks(simple, order):
         importlib.reload(m)
         tell([hook.seen, first, m.f(1), type(m.__loader__).__name__, type(m.__spec__.loader).__name__])
     """)
-    assert told.value[0][:2] == ["deepspeed", "deepspeed.m"]
-    assert told.value[1:] == [3, 3, "SourceFileLoader", "SourceFileLoader"]
+    assert result.value[0][:2] == ["deepspeed", "deepspeed.m"]
+    assert result.value[1:] == [3, 3, "SourceFileLoader", "SourceFileLoader"]
 
 
 def test_other_finders_before_and_after_it_are_called(simple):
-    told = simple.run("""
+    result = simple.run("""
         import sys
         class Asked:
             def __init__(self):
@@ -323,7 +323,7 @@ def test_other_finders_before_and_after_it_are_called(simple):
         import deepspeed.m
         tell([deepspeed.m.f(1), "deepspeed.m" in first.names, "deepspeed.m" in last.names])
     """)
-    assert told.value == [3, True, True]
+    assert result.value == [3, True, True]
 
 
 def test_a_simultaneous_import_in_several_threads(world):
@@ -333,7 +333,7 @@ def test_a_simultaneous_import_in_several_threads(world):
         world.patch(name, f'PATCH = declare(Edit("deepspeed.{name}:f", replace="x + 1", code="x + 2"))')
     both = ", ".join(f'Edit("deepspeed.{name}:f", after="y = x + 1", code="y += 0")' for name in names)
     world.patch("z_all", f"PATCH = declare({both})")
-    told = world.run(
+    result = world.run(
         """
         import dsfix, importlib, os, sys, threading
         sys.setswitchinterval(1e-5)
@@ -349,16 +349,16 @@ def test_a_simultaneous_import_in_several_threads(world):
         """,
         DSFIX_REPORT="reports",
     )
-    assert told.value[:2] == [["applied"], [3]]
-    assert len(told.value[2]) == 1
-    assert told.warnings == []
+    assert result.value[:2] == [["applied"], [3]]
+    assert len(result.value[2]) == 1
+    assert result.warnings == []
 
 
 def test_a_thread_imports_the_package_while_another_imports_dsfix(world):
     world.module("meeting", "import threading\nbegun, go_on = threading.Event(), threading.Event()\n")
     world.package(init="from . import m\n", m="import meeting\nmeeting.begun.set()\nmeeting.go_on.wait(30)\n" + FLAW)
     world.patch("cure", 'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x + 2"))')
-    told = world.run("""
+    result = world.run("""
         import meeting, sys, threading
         thread = threading.Thread(target=lambda: __import__("deepspeed"))
         thread.start()
@@ -372,8 +372,8 @@ def test_a_thread_imports_the_package_while_another_imports_dsfix(world):
         thread.join(30)
         tell([sys.modules["deepspeed.m"].f(1), outcomes()])
     """)
-    assert told.value == [3, {"cure": "applied"}]
-    assert told.warnings == []
+    assert result.value == [3, {"cure": "applied"}]
+    assert result.warnings == []
 
 
 def test_two_threads_that_wait_for_each_other_do_not_deadlock(world):
@@ -385,7 +385,7 @@ def test_two_threads_that_wait_for_each_other_do_not_deadlock(world):
     world.patch(
         "zz_meets", "import meeting\nmeeting.go_on.set()\n" + 'PATCH = declare(Provide("deepspeed.m", "g", id))'
     )
-    told = world.run("""
+    result = world.run("""
         import meeting, sys, threading
         thread = threading.Thread(target=lambda: __import__("deepspeed"))
         thread.start()
@@ -395,22 +395,24 @@ def test_two_threads_that_wait_for_each_other_do_not_deadlock(world):
         import deepspeed.m
         tell([thread.is_alive(), deepspeed.m.f(1), outcomes()])
     """)
-    assert told.value == [False, 3, {"cure": "applied", "zz_meets": "applied"}]
+    assert result.value == [False, 3, {"cure": "applied", "zz_meets": "applied"}]
 
 
 def test_nothing_is_imported_by_dsfix(simple):
-    told = simple.run("""
+    result = simple.run("""
         import sys
         import dsfix
         unwanted = {"deepspeed", "torch", "numpy", "wrapt"}
         tell(sorted(unwanted & {name.partition(".")[0] for name in sys.modules}))
     """)
-    assert told.value == []
+    assert result.value == []
 
 
 def test_nothing_is_watched_if_dsfix_is_disabled(simple):
-    told = simple.run("import sys; a = list(sys.meta_path); import dsfix; tell(a == sys.meta_path)", DSFIX_DISABLE="1")
-    assert told.value is True
+    result = simple.run(
+        "import sys; a = list(sys.meta_path); import dsfix; tell(a == sys.meta_path)", DSFIX_DISABLE="1"
+    )
+    assert result.value is True
 
 
 def test_a_package_other_than_deepspeed_can_be_the_target(world):
@@ -419,20 +421,20 @@ def test_a_package_other_than_deepspeed_can_be_the_target(world):
     world.patch(
         "cure", 'PATCH = declare(Edit("torch.m:f", replace="x + 1", code="x + 2"), affects={"torch": "==2.3.0"})'
     )
-    told = world.run("import dsfix, torch.m; tell([torch.m.f(1), outcomes()])")
-    assert told.value == [3, {"cure": "applied"}]
+    result = world.run("import dsfix, torch.m; tell([torch.m.f(1), outcomes()])")
+    assert result.value == [3, {"cure": "applied"}]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="bytecode has no columns")
 @pytest.mark.parametrize("options", [(("-X", "no_debug_ranges"), ()), ((), ("-X", "no_debug_ranges"))])
 def test_bytecode_without_columns(simple, options):
-    told = [
+    result = [
         simple.run(
-            "import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])", python=each, PYTHONDONTWRITEBYTECODE=""
+            "import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])", python=option, PYTHONDONTWRITEBYTECODE=""
         )
-        for each in options
+        for option in options
     ]
-    assert [each.value for each in told] == [[3, {"cure": "applied"}]] * 2
+    assert [each.value for each in result] == [[3, {"cure": "applied"}]] * 2
 
 
 @pytest.mark.parametrize(
@@ -445,7 +447,7 @@ def test_bytecode_without_columns(simple, options):
 )
 def test_dsfix_imported_again_makes_each_change_once(simple, change):
     simple.patch("cure", f"PATCH = declare({change})")
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, deepspeed.m, sys
         finders = lambda: sum("dsfix" in type(each).__module__ for each in sys.meta_path)
         before = finders()
@@ -456,5 +458,5 @@ def test_dsfix_imported_again_makes_each_change_once(simple, change):
         dsfix.revert("cure")
         tell([*found, deepspeed.m.f(1), finders() - before])
     """)
-    assert told.value == ["applied", 3, 2, 0]
-    assert told.warnings == []
+    assert result.value == ["applied", 3, 2, 0]
+    assert result.warnings == []

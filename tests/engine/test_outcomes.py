@@ -41,29 +41,29 @@ def one(world):
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_each_outcome_has_a_reason_and_trouble_causes_one_warning(one, outcome):
     world, script, reason = one(outcome)
-    told = world.run(script.replace("deepspeed.m.f(1)", "0"))
-    assert told.value[1] == outcome
-    assert reason in told.value[2]
-    assert len(told.warnings) == (outcome in TROUBLE)
-    for line in told.warnings:
+    result = world.run(script.replace("deepspeed.m.f(1)", "0"))
+    assert result.value[1] == outcome
+    assert reason in result.value[2]
+    assert len(result.warnings) == (outcome in TROUBLE)
+    for line in result.warnings:
         assert f"cure is {outcome}" in line
-        assert told.value[2] in line
+        assert result.value[2] in line
         assert "Remedy: " in line
         assert "DSFIX_SKIP=cure" in line
-    assert [line for line in told.err.splitlines() if not line.startswith("[dsfix]")] == []
+    assert [line for line in result.err.splitlines() if not line.startswith("[dsfix]")] == []
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_strict_turns_every_trouble_into_an_error(one, outcome):
     world, script, reason = one(outcome)
     trouble = outcome in TROUBLE
-    told = world.run(script.replace("deepspeed.m.f(1)", "0"), code=1 if trouble else 0, DSFIX_STRICT="1")
+    result = world.run(script.replace("deepspeed.m.f(1)", "0"), code=1 if trouble else 0, DSFIX_STRICT="1")
     if trouble:
-        last = told.err.splitlines()[-1]
+        last = result.err.splitlines()[-1]
         assert last.startswith("dsfix.outcome.StrictError: dsfix: cure is " + outcome)
         assert reason in last
-        assert "During handling" not in told.err
-    assert told.warnings == []
+        assert "During handling" not in result.err
+    assert result.warnings == []
 
 
 def test_a_job_continues_with_unpatched_deepspeed(one):
@@ -79,10 +79,10 @@ def test_one_info_line_per_job_and_only_on_rank_0(simple):
         assert done.returncode == 0, done.stderr
         tell(done.stderr)
     """
-    told = simple.run(script)
-    assert len(told.log) == 1
-    assert told.log[0].startswith("[dsfix] INFO: deepspeed 1.0")
-    assert told.value == ""
+    result = simple.run(script)
+    assert len(result.log) == 1
+    assert result.log[0].startswith("[dsfix] INFO: deepspeed 1.0")
+    assert result.value == ""
     for variable in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"):
         assert simple.run("import dsfix, deepspeed", **{variable: "3"}).log == []
         assert len(simple.run("import dsfix, deepspeed", **{variable: "0"}).log) == 1
@@ -110,8 +110,8 @@ def test_an_application_that_logs_gets_the_line_once(simple, first):
         "import logging; logging.basicConfig(format='APP %(name)s %(message)s', level=logging.WARNING)",
         "import dsfix",
     ]
-    told = simple.run("\n".join(lines if first else lines[::-1]) + "\nimport deepspeed.m")
-    assert [line[:22] for line in told.err.splitlines()] == ["APP dsfix deepspeed 1."]
+    result = simple.run("\n".join(lines if first else lines[::-1]) + "\nimport deepspeed.m")
+    assert [line[:22] for line in result.err.splitlines()] == ["APP dsfix deepspeed 1."]
 
 
 @pytest.mark.parametrize(("level", "lines"), [("info", 2), ("WARNING", 1), ("ERROR", 0), ("DEBUG", 2)])
@@ -142,10 +142,10 @@ def test_log_level(simple, level, lines):
 )
 def test_settings_that_disable_patches(simple, environment, value, words):
     simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 10"), default=False)')
-    told = simple.run(USE, **environment)
-    assert told.value[0] == value + 10 * ("more" in environment.get("DSFIX_ONLY", ""))  # off unless it is named
-    assert words in told.value[2]
-    assert told.warnings == []
+    result = simple.run(USE, **environment)
+    assert result.value[0] == value + 10 * ("more" in environment.get("DSFIX_ONLY", ""))  # off unless it is named
+    assert words in result.value[2]
+    assert result.warnings == []
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,10 @@ def test_settings_that_disable_patches(simple, environment, value, words):
     ],
 )
 def test_bad_values_are_one_warning_each(simple, environment, words):
-    told = simple.run(USE, **environment)
-    assert told.value[0] == 3
-    assert len(told.warnings) == 1
-    assert words in told.warnings[0]
+    result = simple.run(USE, **environment)
+    assert result.value[0] == 3
+    assert len(result.warnings) == 1
+    assert words in result.warnings[0]
 
 
 def test_bad_values_are_one_warning_in_a_job(simple):
@@ -209,18 +209,18 @@ def test_under_strict_a_bad_value_stops_the_import_and_the_second_one_too(simple
 )
 def test_one_broken_patch_does_not_affect_the_others(simple, text, words):
     simple.patch("broken", text)
-    told = simple.run(USE)
-    assert told.value[:2] == [3, "applied"]
-    assert len(told.warnings) == 1
-    assert "patch broken cannot be loaded" in told.warnings[0]
-    assert words in told.warnings[0]
+    result = simple.run(USE)
+    assert result.value[:2] == [3, "applied"]
+    assert len(result.warnings) == 1
+    assert "patch broken cannot be loaded" in result.warnings[0]
+    assert words in result.warnings[0]
 
 
 def test_revert(simple):
     simple.patch("other", 'PATCH = declare(Edit("deepspeed.n:f", replace="x", code="y"))')
     simple.patch("zzz", 'PATCH = declare(Edit("deepspeed.n:f", replace="x", code="y"), affects={"deepspeed": "<1"})')
     simple.module("deepspeed.n", "def f(x):\n    return x\n")
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, deepspeed.m as m, importlib
         for id in ("cure", "cure", "other", "zzz"):
             dsfix.revert(id)
@@ -232,20 +232,20 @@ def test_revert(simple):
             message = str(error)
         tell([m.f(1), deepspeed.n.f(1), outcomes(), reasons()["cure"], message])
     """)
-    assert told.value == [
+    assert result.value == [
         2,
         1,
         {"cure": "disabled", "other": "disabled", "zzz": "not-affected"},
         "reverted by dsfix.revert",
         "no patch is called 'ohter'; did you mean other?",
     ]
-    assert told.warnings == []
+    assert result.warnings == []
 
 
 def test_a_replacement_by_another_package_shows_in_the_report(simple):
-    told = simple.run("import dsfix, deepspeed.m, json; deepspeed.m.f = json.dumps; tell([outcomes(), reasons()])")
-    assert told.value[0] == {"cure": "conflict"}
-    assert "another package has since replaced its target" in told.value[1]["cure"]
+    result = simple.run("import dsfix, deepspeed.m, json; deepspeed.m.f = json.dumps; tell([outcomes(), reasons()])")
+    assert result.value[0] == {"cure": "conflict"}
+    assert "another package has since replaced its target" in result.value[1]["cure"]
 
 
 def _reports(world):
@@ -275,14 +275,14 @@ def test_the_report_file(simple):
 @pytest.mark.parametrize("directory", ["taken", "taken/below"])
 def test_a_report_that_cannot_be_written_is_one_warning(simple, directory):
     (simple.path / "taken").write_text("a file")
-    told = simple.run(USE, DSFIX_REPORT=directory)
-    assert told.value[:2] == [3, "applied"]
-    assert len(told.warnings) == 1
-    assert f"DSFIX_REPORT: no report can be written to {simple.path / directory}" in told.warnings[0]
+    result = simple.run(USE, DSFIX_REPORT=directory)
+    assert result.value[:2] == [3, "applied"]
+    assert len(result.warnings) == 1
+    assert f"DSFIX_REPORT: no report can be written to {simple.path / directory}" in result.warnings[0]
 
 
 def test_a_forked_child_writes_its_own_report(simple):
-    told = simple.run(
+    result = simple.run(
         """
         import dsfix, os
         child = os.fork()
@@ -295,24 +295,24 @@ def test_a_forked_child_writes_its_own_report(simple):
         DSFIX_REPORT="reports",
     )
     reports = {report["pid"]: report["patches"][0]["outcome"] for report in _reports(simple)}
-    assert reports == dict(zip(told.value, ["pending", "applied"]))
+    assert reports == dict(zip(result.value, ["pending", "applied"]))
 
 
 def test_a_warning_survives_the_configuration_of_logging(simple):
     simple.module("deepspeed.m", "def f(x):\n    return x\n")
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, logging.config
         logging.config.dictConfig({"version": 1, "root": {"handlers": [], "level": "INFO"}})
         import deepspeed.m
         tell(outcomes())
     """)
-    assert told.value == {"cure": "drifted"}
-    assert len(told.warnings) == 1
-    assert len(told.log) == 2
+    assert result.value == {"cure": "drifted"}
+    assert len(result.warnings) == 1
+    assert len(result.log) == 2
 
 
 def test_standard_error_may_be_replaced_before_a_message(simple):
-    told = simple.run("""
+    result = simple.run("""
         import contextlib, io
         early = io.StringIO()
         with contextlib.redirect_stderr(early):
@@ -321,18 +321,18 @@ def test_standard_error_may_be_replaced_before_a_message(simple):
         import deepspeed.m
         tell(deepspeed.m.f(1))
     """)
-    assert told.value == 3
-    assert len(told.err.splitlines()) == 1
+    assert result.value == 3
+    assert len(result.err.splitlines()) == 1
 
 
 def test_closed_standard_error_stops_nothing(simple):
-    told = simple.run("import sys; sys.stderr.close(); import dsfix, deepspeed.m; tell(deepspeed.m.f(1))")
-    assert told.value == 3
+    result = simple.run("import sys; sys.stderr.close(); import dsfix, deepspeed.m; tell(deepspeed.m.f(1))")
+    assert result.value == 3
 
 
 def test_strict_raises_again_on_a_second_import(simple):
     simple.module("deepspeed.m", "def f(x):\n    return x\n")
-    told = simple.run(
+    result = simple.run(
         """
         import dsfix
         seen = []
@@ -345,26 +345,26 @@ def test_strict_raises_again_on_a_second_import(simple):
         """,
         DSFIX_STRICT="1",
     )
-    first, second = told.value
+    first, second = result.value
     assert first == second
     assert "cure is drifted" in first
 
 
 def test_a_job_that_changes_directory_has_one_report(simple):
-    told = simple.run(
+    result = simple.run(
         "import dsfix, os; os.mkdir('other'); os.chdir('other'); import deepspeed.m; tell(os.listdir())",
         DSFIX_REPORT="reports",
     )
-    assert told.value == []
+    assert result.value == []
     (report,) = (simple.path / "reports").iterdir()
     assert json.loads(report.read_text())["patches"][0]["outcome"] == "applied"
 
 
 def test_dsfix_reloaded_is_the_same_dsfix(simple):
-    told = simple.run("""
+    result = simple.run("""
         import dsfix, deepspeed.m, importlib, sys
         before = len(sys.meta_path)
         importlib.reload(dsfix)
         tell([outcomes(), deepspeed.m.f(1), len(sys.meta_path) - before])
     """)
-    assert told.value == [{"cure": "applied"}, 3, 0]
+    assert result.value == [{"cure": "applied"}, 3, 0]

@@ -38,25 +38,25 @@ def copy(tool, text=TOOL, name="zero_to_fp32.py"):
 
 def test_as_a_module(tool):
     for _ in range(2):  # the second time from the cache
-        told = tool.python("-m", "deepspeed.utils.zero_to_fp32")
-        assert told.value == FIXED, told.err
-        assert told.warnings == []
+        result = tool.python("-m", "deepspeed.utils.zero_to_fp32")
+        assert result.value == FIXED, result.err
+        assert result.warnings == []
 
 
 def test_as_a_module_that_deepspeed_imports_itself(tool):
     """runpy uses no finder for it, and warns."""
     tool.module("deepspeed.__init__", "import deepspeed.utils.zero_to_fp32\n")
     tool.module("deepspeed.utils.zero_to_fp32", TOOL.replace("import deepspeed\n", ""))
-    told = tool.python("-m", "deepspeed.utils.zero_to_fp32")
-    assert told.value == FIXED, told.err
+    result = tool.python("-m", "deepspeed.utils.zero_to_fp32")
+    assert result.value == FIXED, result.err
 
 
 @pytest.mark.parametrize("written", ["zero_to_fp32.py", "./zero_to_fp32.py", "{}"])
 def test_a_copy(tool, written):
     file = copy(tool)
-    told = tool.python(written.format(file))
-    assert told.value == FIXED, told.err
-    assert told.warnings == []
+    result = tool.python(written.format(file))
+    assert result.value == FIXED, result.err
+    assert result.warnings == []
 
 
 def test_the_installed_file_by_its_path(tool):
@@ -65,9 +65,9 @@ def test_the_installed_file_by_its_path(tool):
 
 def test_a_copy_from_another_release_is_left_alone_and_named(tool):
     file = copy(tool, TOOL.replace("y = x + 1", "y = 1 + x"))
-    told = tool.python(file)
-    assert told.value == [2, {"cure": "pending"}, True]
-    (line,) = [line for line in told.log if "another release" in line]
+    result = tool.python(file)
+    assert result.value == [2, {"cure": "pending"}, True]
+    (line,) = [line for line in result.log if "another release" in line]
     assert str(file) in line
     assert "`python -m deepspeed.utils.zero_to_fp32`" in line
 
@@ -75,9 +75,9 @@ def test_a_copy_from_another_release_is_left_alone_and_named(tool):
 def test_a_script_of_the_same_name_that_is_not_a_copy(tool):
     tool.module("deepspeed.launch", TOOL)
     tool.patch("cure", 'PATCH = declare(Edit("deepspeed.launch:f", replace="x + 1", code="x + 2"))')
-    told = tool.python(copy(tool, TOOL.replace("import json, sys", "import sys, json"), "launch.py"))
-    assert told.value == [2, {"cure": "pending"}, True]
-    assert [line for line in told.log if "launch.py" in line] == []
+    result = tool.python(copy(tool, TOOL.replace("import json, sys", "import sys, json"), "launch.py"))
+    assert result.value == [2, {"cure": "pending"}, True]
+    assert [line for line in result.log if "launch.py" in line] == []
 
 
 WORKERS = """
@@ -93,8 +93,8 @@ if __name__ == "__main__":
 def test_workers(tool, as_module):
     tool.module("deepspeed.utils.zero_to_fp32", TOOL + WORKERS)
     copy(tool, TOOL + WORKERS)
-    told = tool.python(*(["-m", "deepspeed.utils.zero_to_fp32"] if as_module else ["zero_to_fp32.py"]))
-    assert told.out.splitlines()[1:] == ['["fork", 3]', '["spawn", 3]', '["forkserver", 3]'], told.err
+    result = tool.python(*(["-m", "deepspeed.utils.zero_to_fp32"] if as_module else ["zero_to_fp32.py"]))
+    assert result.out.splitlines()[1:] == ['["fork", 3]', '["spawn", 3]', '["forkserver", 3]'], result.err
 
 
 def test_imported_as_well(tool):
@@ -106,22 +106,22 @@ def test_imported_as_well(tool):
 def test_under_a_tracer_the_tool_runs_unpatched(tool):
     copy(tool)
     trace = "import runpy, sys; sys.settrace(lambda *_: None); runpy.run_path('zero_to_fp32.py', run_name='__main__')"
-    told = tool.python("-c", trace)
-    assert told.value == [2, {"cure": "pending"}, False], told.err
+    result = tool.python("-c", trace)
+    assert result.value == [2, {"cure": "pending"}, False], result.err
 
 
 def test_a_failing_tool_fails_as_without_dsfix(tool):
     text = TOOL.replace("if __name__", "raise OSError('a full disk')\nif __name__")
     tool.module("deepspeed.utils.zero_to_fp32", text)
-    told = tool.python(copy(tool, text))
-    assert told.code == 1
-    assert told.err.splitlines()[-1] == "OSError: a full disk"
-    assert "dsfix/engine" not in told.err
+    result = tool.python(copy(tool, text))
+    assert result.code == 1
+    assert result.err.splitlines()[-1] == "OSError: a full disk"
+    assert "dsfix/engine" not in result.err
 
 
 def test_trouble_under_strict_stops_the_tool(tool):
     tool.patch("cure", 'PATCH = declare(Edit("deepspeed.utils.zero_to_fp32:f", replace="x + 9", code="x + 2"))')
-    told = tool.python(copy(tool), DSFIX_STRICT="1")
-    assert told.code == 1
-    assert "StrictError" in told.err.splitlines()[-1]
-    assert told.out == ""
+    result = tool.python(copy(tool), DSFIX_STRICT="1")
+    assert result.code == 1
+    assert "StrictError" in result.err.splitlines()[-1]
+    assert result.out == ""

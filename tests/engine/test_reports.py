@@ -8,8 +8,8 @@ import pytest
 
 def reports(world):
     """pid -> outcome of `cure`; each file in the directory is a whole report."""
-    found = [json.loads(file.read_text()) for file in (world.path / "reports").iterdir()]
-    return {each["pid"]: each["patches"][0]["outcome"] for each in found}
+    results = [json.loads(file.read_text()) for file in (world.path / "reports").iterdir()]
+    return {each["pid"]: each["patches"][0]["outcome"] for each in results}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_however_the_job_ends(simple, end, status):
 
 
 def test_a_child_forked_after_all_patches_were_applied(simple):
-    told = simple.run(
+    result = simple.run(
         """
         import dsfix, deepspeed.m, os
         children = []
@@ -42,12 +42,12 @@ def test_a_child_forked_after_all_patches_were_applied(simple):
         """,
         DSFIX_REPORT="reports",
     )
-    assert reports(simple) == dict.fromkeys(told.value, "applied")
-    assert told.warnings == []
+    assert reports(simple) == dict.fromkeys(result.value, "applied")
+    assert result.warnings == []
 
 
 def test_a_fork_while_another_thread_holds_a_lock(simple):
-    told = simple.run(
+    result = simple.run(
         """
         import dsfix, deepspeed.m, os, signal, threading
         from dsfix import process
@@ -71,7 +71,7 @@ def test_a_fork_while_another_thread_holds_a_lock(simple):
         tell(outcomes())
         """
     )
-    assert told.value == {"cure": "applied"}
+    assert result.value == {"cure": "applied"}
 
 
 @pytest.mark.parametrize("first", ["import dsfix, deepspeed.m", "import deepspeed.m, dsfix"])
@@ -82,7 +82,7 @@ def test_a_job_stopped_by_strict(simple, first):
 
 
 def test_a_full_disk_is_one_warning_and_leaves_nothing_half_written(simple):
-    told = simple.run(
+    result = simple.run(
         """
         import os, resource, signal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_warning_and_leaves_nothing_half_written(simple):
         """,
         DSFIX_REPORT="reports",
     )
-    assert told.value == [3, []]
-    (warning,) = told.warnings
+    assert result.value == [3, []]
+    (warning,) = result.warnings
     assert "DSFIX_REPORT: no report can be written to" in warning
     assert "File too large" in warning

@@ -120,10 +120,10 @@ def test_a_module_with_bytecode_only_says_so(simple):
     file = simple.site / "deepspeed" / "m.py"
     py_compile.compile(str(file), cfile=str(file.with_suffix(".pyc")))
     file.unlink()
-    told = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes(), reasons()])")
-    assert told.value[:2] == [2, {"cure": "drifted"}]
-    assert "has no readable source" in told.value[2]["cure"]
-    assert len(told.warnings) == 1
+    result = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes(), reasons()])")
+    assert result.value[:2] == [2, {"cure": "drifted"}]
+    assert "has no readable source" in result.value[2]["cure"]
+    assert len(result.warnings) == 1
 
 
 def test_without_any_source_one_warning_is_enough(simple):
@@ -132,9 +132,9 @@ def test_without_any_source_one_warning_is_enough(simple):
     py_compile.compile(str(file), cfile=str(file.with_suffix(".pyc")))
     file.unlink()
     shutil.rmtree(simple.site / "deepspeed-0.dist-info")  # as in a frozen program: the release is unknown, too
-    told = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
-    assert told.value == [2, {"cure": "drifted", "other": "drifted"}]
-    (warning,) = told.warnings
+    result = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
+    assert result.value == [2, {"cure": "drifted", "other": "drifted"}]
+    (warning,) = result.warnings
     assert "install it with its .py files" in warning
     assert "StrictError" in simple.run("import dsfix, deepspeed.m", code=1, DSFIX_STRICT="1").err
 
@@ -153,7 +153,7 @@ def test_a_file_that_is_not_python_is_drift(bench, text):
 
 def test_the_verdict_imports_nothing_and_matches_the_engine(world):
     world.package(init="raise SystemExit", m="raise SystemExit\ndef f(x):\n    return x + 1\n", a__b="def f(): x = 1\n")
-    told = world.run("""
+    result = world.run("""
         from dsfix.engine import verdict as judge
         from dsfix.patch import Edit
         seen = []
@@ -166,7 +166,7 @@ def test_the_verdict_imports_nothing_and_matches_the_engine(world):
         import sys
         tell([seen, [name for name in sys.modules if name.startswith("deepspeed")]])
     """)
-    assert told.value == [[[2, 1], [1, 1], "`x + 2` occurs 0 times in f, not 1"], []]
+    assert result.value == [[[2, 1], [1, 1], "`x + 2` occurs 0 times in f, not 1"], []]
 
 
 LIBRARY = ["argparse", "ast", "asyncio.events", "dataclasses", "functools", "inspect", "logging", "threading", "typing"]

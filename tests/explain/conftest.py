@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsfix.explain.ranking import ranked
+from dsfix.explain.ranking import rank_findings
 from dsfix.explain.recognise import LogReading
 
 
@@ -16,7 +16,7 @@ def read(tmp_path):
             path = tmp_path / f"{number}.log"
             path.write_bytes(log if isinstance(log, bytes) else log.encode())
             reading.read(str(path))
-        return ranked(reading), reading
+        return rank_findings(reading), reading
 
     return read
 
@@ -27,6 +27,6 @@ def recognised(read):
 
     def recognised(*logs):
         findings, _ = read(*logs)
-        return [each.found.problem.id for each in findings if each.found.problem]
+        return [finding.found.problem.id for finding in findings if finding.found.problem]
 
     return recognised

@@ -15,8 +15,8 @@ def where(tmp_path):
         log.write_text("\n".join(["Traceback (most recent call last):", *lines, error, ""]))
         reading = LogReading()
         reading.read(str(log))
-        (found,) = reading.unknown.values()
-        return found.where
+        (results,) = reading.unknown.values()
+        return results.where
 
     return read
 

@@ -135,8 +135,8 @@ def test_a_truncated_start(recognised):
 @pytest.mark.parametrize("symptom", ["Xyzzy", r"\w+ quit"])
 def test_a_symptom_without_a_long_string_is_tried(monkeypatch, symptom):
     """A plug-in's symptom may have only short strings, or none that a match requires."""
-    problem = dataclasses.replace(problems.known()[0], expressions=(problems._expression(symptom),))
-    monkeypatch.setattr(problems, "known", lambda: (problem,))
+    problem = dataclasses.replace(problems.all_problems()[0], expressions=(problems._expression(symptom),))
+    monkeypatch.setattr(problems, "all_problems", lambda: (problem,))
     monkeypatch.setattr(problems, "_by_literal", problems._by_literal.__wrapped__)
     assert problems.possible("rank 3: Xyzzy quit") == [problem]
 
@@ -220,7 +220,7 @@ def test_a_traceback_in_a_box(read, ranks, box):
 def test_the_first_error_in_time_comes_first(read):
     log = (HERE / "logs" / "torchrun-2-ranks.txt").read_text(encoding="utf-8")
     findings, _ = read(log)
-    assert [(each.found.problem.id, each.standing.value) for each in findings] == [
+    assert [(finding.found.problem.id, finding.standing.value) for finding in findings] == [
         ("zero3_inflight_params", "cause"),
         ("peer_gone", "follow-up"),
         ("launcher_child_failed", "follow-up"),
@@ -231,7 +231,7 @@ def test_the_first_error_in_time_comes_first(read):
 def test_the_error_above_is_the_cause(read):
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     findings, _ = read(f"{FILL}Error building extension 'cpu_adam'\nException ignored in: <function x>\n{masked}")
-    assert [(each.found.problem.id, each.standing.value) for each in findings] == [
+    assert [(finding.found.problem.id, finding.standing.value) for finding in findings] == [
         ("extension_build_failed", "cause"),
         ("optimizer_del_masks_error", "follow-up"),
     ]
@@ -241,7 +241,7 @@ def test_an_unknown_error_comes_before_its_consequences(read):
     unknown = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     findings, _ = read(f"{FILL}{unknown}{masked}")
-    assert [(each.found.problem and each.found.problem.id, each.standing.value) for each in findings] == [
+    assert [(finding.found.problem and finding.found.problem.id, finding.standing.value) for finding in findings] == [
         (None, "cause"),
         ("optimizer_del_masks_error", "follow-up"),
     ]
@@ -253,14 +253,14 @@ def test_an_unknown_error_chained_to_a_known_one_is_omitted(read):
     first = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
     findings, _ = read(first + chained + CLIP)
-    assert [each.found.problem.id for each in findings] == ["zero3_offload_clip_device"]
+    assert [finding.found.problem.id for finding in findings] == ["zero3_offload_clip_device"]
 
 
 def test_the_first_error_of_an_unknown_chain_is_reported(read):
     first = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
     findings, _ = read(first + chained + first.replace("KeyError: 7", "ValueError: 8"))
-    assert [each.first.text for each in findings] == ["KeyError: 7"]
+    assert [finding.first.text for finding in findings] == ["KeyError: 7"]
 
 
 def test_possible_causes_give_way_to_specific_ones(read):
@@ -268,7 +268,7 @@ def test_possible_causes_give_way_to_specific_ones(read):
     mixed = "RuntimeError: mat1 and mat2 must have the same dtype\n"
     frame = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\n'
     findings, _ = read(f"{frame}{mixed}{FILL * 600}{CLIP}")
-    assert [(each.found.problem.id, each.standing.value) for each in findings] == [
+    assert [(finding.found.problem.id, finding.standing.value) for finding in findings] == [
         ("zero3_offload_clip_device", "cause"),
         ("dtypes_mixed", "possible"),
     ]

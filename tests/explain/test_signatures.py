@@ -14,7 +14,7 @@ from dsfix.explain.signature import Role, Signature, tomllib
 
 CATALOGUE = registry.catalogue()
 TABLES = {file.name: tomllib.loads(file.read_text("utf-8")) for file in sorted(signature.FAMILIES.glob("*.toml"))}
-FIELDS = {each.name for each in fields(Signature)} - {"id"}
+FIELDS = {field.name for field in fields(Signature)} - {"id"}
 UNKNOWN = {name: set(each) - FIELDS for table in TABLES.values() for name, each in table.items() if set(each) - FIELDS}
 LOADED = signature.load() if not UNKNOWN else ()
 # lines that jobs without a problem print: a string in them makes reading slow
@@ -46,16 +46,16 @@ def test_it_is_valid(found):
     assert all(each.endswith((".", ".)")) for each in (found.what, found.remedy) if each)
     assert found.role in Role
     assert set(found.patches) <= set(CATALOGUE)
-    assert all(SpecifierSet(each) for each in found.affects.values())
+    assert all(SpecifierSet(affect) for affect in found.affects.values())
     assert not found.pattern_of or (found.pattern and found.pattern_of in found.patches)
     assert all(re.fullmatch(r"https://\S+", link) for link in found.evidence)
     if found.pattern:
         literals = trigger(required(found.pattern))
-        assert min(len(each.encode()) for each in literals) >= 8
-        assert not [each for each in literals if re.sub(r"\d", "", each) in re.sub(r"\d", "", USUAL)]
+        assert min(len(literal.encode()) for literal in literals) >= 8
+        assert not [literal for literal in literals if re.sub(r"\d", "", literal) in re.sub(r"\d", "", USUAL)]
         assert found.matches
     else:
-        assert any(CATALOGUE[each].patch.symptom for each in found.patches)
+        assert any(CATALOGUE[patch].patch.symptom for patch in found.patches)
 
 
 @pytest.mark.parametrize("found", LOADED, ids=lambda found: found.id)

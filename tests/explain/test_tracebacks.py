@@ -65,7 +65,7 @@ def test_a_traceback_is_recognised_by_the_symptom_of_its_patch(read, name):
 @pytest.mark.parametrize("patch", NOT_RECORDED)
 def test_a_log_is_recognised_by_the_symptom_of_its_patch(read, patch):
     findings, _ = read(NOT_RECORDED[patch])
-    assert any(patch in each.found.patches for each in findings)
+    assert any(patch in finding.found.patches for finding in findings)
 
 
 @pytest.mark.parametrize("name", OF_A_SIGNATURE)
@@ -79,15 +79,15 @@ def test_the_same_frames_with_a_different_error_are_not_recognised(read, name):
     lines = TRACEBACKS[name].splitlines()
     frames = [line for line in lines if re.match(r"(\[rank0\]: )?(Traceback|  )", line)]
     frames = [line for line in frames if not re.search(r"\b(assert|raise) ", line)]  # they contain the message
-    found = {
+    results = {
         each.found.problem.id for each in read("\n".join([*frames, "KeyError: 'another'"]))[0] if each.found.problem
     }
-    assert not whole & found
+    assert not whole & results
 
 
 @pytest.mark.parametrize("patch", sorted({*OF_A_PATCH.values(), *NOT_RECORDED}))
 def test_every_matching_text_contains_the_strings_searched_for(patch):
-    problem = next(each for each in problems.known() if patch in each.patches)
+    problem = next(all_problem for all_problem in problems.all_problems() if patch in all_problem.patches)
     of_patch = [each for each in problem.expressions if each.patch == patch]
     (expression,) = (each for each in of_patch if each.pattern == SYMPTOMS[patch])
     texts = [TRACEBACKS[name] for name, of in OF_A_PATCH.items() if of == patch] or [NOT_RECORDED[patch]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.versions import Fit, gate
+from dsfix.versions import RangeMatch, gate
 from tests.processes import ended, without_dsfix
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +67,9 @@ def applies():
     """Whether a patch is for the installed DeepSpeed."""
 
     def call(patch_id):
-        return find_spec("deepspeed") is not None and gate(catalogue()[patch_id].patch.affects).fit is not Fit.OUTSIDE
+        return (
+            find_spec("deepspeed") is not None
+            and gate(catalogue()[patch_id].patch.affects).fit is not RangeMatch.OUTSIDE
+        )
 
     return call

@@ -70,9 +70,9 @@ class Job:
         """(gradient norm, loss) of each step."""
         assert self.status == 0, self.said[-8000:]
         state = json.loads(self.saved.joinpath("trainer_state.json").read_text(encoding="utf-8"))
-        found = [(each["grad_norm"], each["loss"]) for each in state["log_history"]]
-        assert len(found) == STEPS
-        return found
+        results = [(each["grad_norm"], each["loss"]) for each in state["log_history"]]
+        assert len(results) == STEPS
+        return results
 
     def weights(self):
         """What the framework saved after the last step."""
@@ -83,7 +83,7 @@ class Job:
 
     def outcomes(self):
         """(patch, outcome) in any process of the job."""
-        reports = [json.loads(each.read_text(encoding="utf-8")) for each in self.reports.glob("*.json")]
+        reports = [json.loads(path.read_text(encoding="utf-8")) for path in self.reports.glob("*.json")]
         return {(patch["id"], patch["outcome"]) for report in reports for patch in report["patches"]}
 
 
@@ -134,7 +134,9 @@ def test_it_trains_as_without_deepspeed_and_needs_the_patch_for_it(case, applies
         assert (weight - expected_weights[name]).norm() <= 1e-3 * expected_weights[name].norm(), name
     outcomes = below_run.outcomes()
     assert (case.patch, "applied") in outcomes
-    assert [each for each in outcomes if each[1] in TROUBLE] == []  # whatever the framework itself has replaced
+    assert [
+        outcome for outcome in outcomes if outcome[1] in TROUBLE
+    ] == []  # whatever the framework itself has replaced
 
     alone = job("alone")
     if case.ratio is None:

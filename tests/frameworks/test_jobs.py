@@ -23,14 +23,14 @@ USUAL = "examples/trainer.py --zero3"
 
 def logged():
     """{command: {release: what dsfix logs}} by the page."""
-    found = {}
+    results = {}
     for block in re.findall(r"^```\n(examples/\w+\.py.*?)\n```$", PAGE.read_text(encoding="utf-8"), re.M | re.S):
         for job in block.split("\n\n"):
             command, *lines = job.split("\n")
-            effects = found[command] = defaultdict(list)
+            effects = results[command] = defaultdict(list)
             for release, line in (each.split(": ", 1) for each in lines):
                 effects[release].append(line)
-    return found
+    return results
 
 
 LOGGED = logged()

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.versions import Fit, gate
+from dsfix.versions import RangeMatch, gate
 
 PROGRAM = Path(__file__).parent / "programs" / "side_by_side.py"
 TROUBLE = ("conflict", "drifted", "failed")
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("deepspeed", "accelerate", "peft", "trl"))
-    or gate(catalogue()["zero3_delegating_wrapper"].patch.affects).fit is Fit.OUTSIDE,
+    or gate(catalogue()["zero3_delegating_wrapper"].patch.affects).fit is RangeMatch.OUTSIDE,
     reason="DeepSpeed, accelerate, peft or trl is not installed, or ZeRO-3 has no fault with wrappers here",
 )
 

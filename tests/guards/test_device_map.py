@@ -144,8 +144,8 @@ def test_a_model_without_a_map_has_no_dispatch():
 
 
 def test_a_few_outermost_modules_are_named_per_device():
-    found = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
-    assert found.describe().splitlines() == ["  cuda:0: b0, b1, b2 and 1 more", "  cuda:1: b4", "  cuda:10: b5"]
+    result = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
+    assert result.describe().splitlines() == ["  cuda:0: b0, b1, b2 and 1 more", "  cuda:1: b4", "  cuda:10: b5"]
 
 
 def test_a_child_on_a_different_device_from_its_parent_is_named():
@@ -157,8 +157,10 @@ def test_a_child_on_a_different_device_from_its_parent_is_named():
 def test_the_sample_in_the_docs(job):
     devices = {"embed_tokens": 0, "layers.0": 0, "layers.1": 1, "rotary_emb": 0}
     parts = ", ".join(f"'model.{name}': Module(Hook({device}))" for name, device in devices.items())
-    told = job(f"tell(start(Model({{{parts}}})))", LOCAL_RANK="0")
-    assert prints(f"dsfix.guards.GuardError: {told.value}", sample("guards.md", "dsfix.guards.GuardError")), told.value
+    result = job(f"tell(start(Model({{{parts}}})))", LOCAL_RANK="0")
+    assert prints(f"dsfix.guards.GuardError: {result.value}", sample("guards.md", "dsfix.guards.GuardError")), (
+        result.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,9 +177,9 @@ def test_the_sample_in_the_docs(job):
     ],
 )
 def test_near_misses_pass_silently(job, model):
-    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
-    assert told.value == ["", 1]
-    assert told.warnings == []
+    result = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert result.value == ["", 1]
+    assert result.warnings == []
 
 
 @pytest.mark.parametrize(
@@ -190,20 +192,20 @@ def test_near_misses_pass_silently(job, model):
     ],
 )
 def test_hooks_on_a_different_device_stop_the_job(job, model):
-    told = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
-    assert "other devices than cuda:2" in told.value[0]
-    assert told.value[1] == 0
+    result = job(f"tell([start({model}), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert "other devices than cuda:2" in result.value[0]
+    assert result.value[1] == 0
 
 
 def test_parameters_on_meta_without_a_map_pass(job):
-    told = job("tell([start(Model(parameters={'a.weight': 'meta'})), len(deepspeed.made)])", LOCAL_RANK="0")
-    assert told.value == ["", 1]
+    result = job("tell([start(Model(parameters={'a.weight': 'meta'})), len(deepspeed.made)])", LOCAL_RANK="0")
+    assert result.value == ["", 1]
 
 
 def test_a_map_of_a_single_wrong_device_is_one_warning(job):
-    told = job("tell([start(Model(device_map={'': 0})), len(deepspeed.made)])", LOCAL_RANK="2")
-    assert told.value == ["", 1]
-    (warning,) = told.warnings
+    result = job("tell([start(Model(device_map={'': 0})), len(deepspeed.made)])", LOCAL_RANK="2")
+    assert result.value == ["", 1]
+    (warning,) = result.warnings
     assert "device_map placed the model on cuda:0, and DeepSpeed moves it to cuda:2" in warning
 
 
@@ -218,30 +220,30 @@ def test_a_map_of_a_single_wrong_device_is_one_warning(job):
     ],
 )
 def test_the_device_is_that_of_the_engine(job, environment, args, device):
-    told = job(f"tell([start(on({device}), {args}), start(on({device + 1}), {args})])", **environment)
-    right, wrong = told.value
+    result = job(f"tell([start(on({device}), {args}), start(on({device + 1}), {args})])", **environment)
+    right, wrong = result.value
     assert right == ""
     assert f"other devices than cuda:{device}," in wrong
 
 
 def test_on_the_cpu_a_map_of_the_cpu_passes(job):
-    told = job("deepspeed.accelerator.KIND = 'cpu'\ntell([start(on('cpu')), start(on('cpu', 0))])", LOCAL_RANK="1")
-    assert told.value[0] == ""
-    assert "other devices than cpu" in told.value[1]
+    result = job("deepspeed.accelerator.KIND = 'cpu'\ntell([start(on('cpu')), start(on('cpu', 0))])", LOCAL_RANK="1")
+    assert result.value[0] == ""
+    assert "other devices than cpu" in result.value[1]
 
 
 def test_off_checks_nothing(job):
-    told = job(
+    result = job(
         "DistributedDataParallel(on(0, 1), device_ids=[0]); tell([start(on(0, 1)), len(deepspeed.made)])",
         LOCAL_RANK="0",
         DSFIX_DEVICE_MAP="off",
     )
-    assert told.value == ["", 1]
-    assert told.warnings == []
+    assert result.value == ["", 1]
+    assert result.warnings == []
 
 
 def test_ddp_with_device_ids_needs_the_whole_model_there(job):
-    told = job(
+    result = job(
         """
 two = {"b0.weight": "cuda:0", "b1.weight": "cuda:1"}
 tell([
@@ -254,7 +256,7 @@ tell([
 """,
         LOCAL_RANK="0",
     )
-    several, other, mapped, own, unmapped = told.value
+    several, other, mapped, own, unmapped = result.value
     assert "other devices than cuda:0, which was passed to DistributedDataParallel as device_ids" in several
     assert "cuda:1: b1" in several
     assert "other devices than cuda:1" in other
@@ -265,40 +267,40 @@ tell([
 
 @pytest.mark.parametrize(("processes", "devices", "warnings"), [(1, 8, 0), (2, 4, 0), (2, 5, 1), (8, 8, 1), (8, 1, 0)])
 def test_ddp_without_device_ids_warns_about_too_few_devices(job, processes, devices, warnings):
-    told = job(
+    result = job(
         f"tell(refusal(lambda: DistributedDataParallel(on(*range({devices})))))",
         LOCAL_RANK="0",
         LOCAL_WORLD_SIZE=str(processes),
     )
-    assert told.value == ""
-    assert len(told.warnings) == warnings
+    assert result.value == ""
+    assert len(result.warnings) == warnings
 
 
 def test_ddp_on_the_cpu(job):
-    told = job("""
+    result = job("""
 tell([
     refusal(lambda: DistributedDataParallel(on("cpu", parameters={"b0.weight": "cpu"}))),
     refusal(lambda: DistributedDataParallel(Model({"b0": Module(Hook(0, offload=True))}, {"b0.weight": "meta"}))),
 ])
 """)
-    assert told.value[0] == ""
-    assert "offloaded" in told.value[1]
-    assert told.warnings == []
+    assert result.value[0] == ""
+    assert "offloaded" in result.value[1]
+    assert result.warnings == []
 
 
 def test_ddp_with_ignored_parameters_passes(job):
-    told = job("""
+    result = job("""
 model = on(0, parameters={"b0.weight": "cuda:0", "b1.weight": "meta"})
 offloaded = refusal(lambda: DistributedDataParallel(model))
 model._ddp_params_and_buffers_to_ignore = ["b1.weight"]
 tell([offloaded, refusal(lambda: DistributedDataParallel(model))])
 """)
-    assert "offloaded" in told.value[0]
-    assert told.value[1] == ""
+    assert "offloaded" in result.value[0]
+    assert result.value[1] == ""
 
 
 def test_ddp_stays_the_same_class(job):
-    told = job(
+    result = job(
         """
 import copy, importlib, inspect, pickle
 import torch.nn.parallel.distributed as home
@@ -322,7 +324,7 @@ tell([kinds, guarded, message])
 """,
         LOCAL_RANK="0",
     )
-    kinds, guarded, message = told.value
+    kinds, guarded, message = result.value
     assert kinds == [True, None, True, ["module", "device_ids", "output_device"], "The original."]
     assert guarded == [True, True]
     assert "'module'" in message
@@ -330,8 +332,8 @@ tell([kinds, guarded, message])
 
 def test_importing_dsfix_loads_no_guard(world):
     world.package(init=DEEPSPEED, accelerator=ACCELERATOR)
-    told = world.run("import dsfix, deepspeed, sys; tell([n for n in sys.modules if 'guards.' in n or n == 'wrapt'])")
-    assert told.value == ["dsfix.guards.initialize"]
+    result = world.run("import dsfix, deepspeed, sys; tell([n for n in sys.modules if 'guards.' in n or n == 'wrapt'])")
+    assert result.value == ["dsfix.guards.initialize"]
 
 
 def test_an_unknown_mode_is_reported_and_the_default_used():

@@ -52,21 +52,21 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_of_calling_is_guarded_once(around, way):
-    told = around(f"guards({RECORDING!r})\n{WAYS[way]}\ntell([called, sys.modules['deepspeed'].calls])")
-    assert told.value == [[["before", "m", {"a": 1}], ["after", "m", "engine"]], ["m"]]
-    assert told.warnings == []
+    result = around(f"guards({RECORDING!r})\n{WAYS[way]}\ntell([called, sys.modules['deepspeed'].calls])")
+    assert result.value == [[["before", "m", {"a": 1}], ["after", "m", "engine"]], ["m"]]
+    assert result.warnings == []
 
 
 @pytest.mark.parametrize("taken", ["from deepspeed import initialize", "import deepspeed"])
 def test_deepspeed_imported_first(world, taken):
     world.package(init=DEEPSPEED)
     call = "initialize(model='m')" if "from" in taken else "deepspeed.initialize(model='m')"
-    told = world.run(f"{taken}\n{GUARDS}\nguards({RECORDING!r})\n{call}\ntell(called)", DSFIX_LOG_LEVEL="WARNING")
-    assert told.value == [["before", "m", None], ["after", "m", "engine"]]
+    result = world.run(f"{taken}\n{GUARDS}\nguards({RECORDING!r})\n{call}\ntell(called)", DSFIX_LOG_LEVEL="WARNING")
+    assert result.value == [["before", "m", None], ["after", "m", "engine"]]
 
 
 def test_the_wrapper_looks_like_the_function(around):
-    told = around("""
+    result = around("""
 guards()
 import copy, deepspeed, inspect, pickle
 of = deepspeed.initialize
@@ -74,7 +74,7 @@ tell([of(model="m"), list(inspect.signature(of).parameters), inspect.getfullargs
       pickle.loads(pickle.dumps(of)) is copy.deepcopy(of) is of])
 """)
     names = ["args", "model", "config", "config_params"]
-    assert told.value == [["engine", None, None, None], names, names, "initialize", True]
+    assert result.value == [["engine", None, None, None], names, names, "initialize", True]
 
 
 @pytest.mark.parametrize(
@@ -86,31 +86,31 @@ tell([of(model="m"), list(inspect.signature(of).parameters), inspect.getfullargs
     ],
 )
 def test_a_failing_guard_is_one_warning_and_the_job_continues(around, text):
-    told = around(f"""
+    result = around(f"""
 guards({text!r}, {RECORDING!r})
 import deepspeed
 tell([deepspeed.initialize(model="m")[0], len(called)])
 """)
-    assert told.value == ["engine", 2]
-    [warning] = told.warnings
+    assert result.value == ["engine", 2]
+    [warning] = result.warnings
     assert "the guard config_check failed and is skipped: " in warning
 
 
 def test_a_guard_that_cannot_be_loaded_is_one_warning(around):
-    told = around("""
+    result = around("""
 guards()
 sys.modules["dsfix.guards." + guarded.GUARDS[-1]] = None
 import deepspeed
 tell(deepspeed.initialize(model="m")[0])
 """)
-    assert told.value == "engine"
-    [warning] = told.warnings
+    assert result.value == "engine"
+    [warning] = result.warnings
     assert "the guard rank_check failed and is skipped: ModuleNotFoundError" in warning
 
 
 @pytest.mark.parametrize(("when", "calls"), [("before(call)", []), ("after(call, result)", ["m"])])
 def test_a_guard_may_stop_the_job(around, when, calls):
-    told = around(f"""
+    result = around(f"""
 guards("def {when}: raise GuardError('no')")
 import deepspeed
 try:
@@ -118,12 +118,12 @@ try:
 except GuardError as error:
     tell([str(error), isinstance(error, RuntimeError), deepspeed.calls])
 """)
-    assert told.value == ["no", True, calls]
-    assert told.warnings == []
+    assert result.value == ["no", True, calls]
+    assert result.warnings == []
 
 
 def test_an_error_of_deepspeed_is_unchanged(around):
-    told = around(f"""
+    result = around(f"""
 guards({RECORDING!r})
 import deepspeed
 try:
@@ -131,25 +131,25 @@ try:
 except TypeError as error:
     tell([str(error), called])
 """)
-    message, called = told.value
+    message, called = result.value
     assert message.startswith("initialize() got an unexpected keyword argument 'modle'")
     assert called == []
 
 
 @pytest.mark.parametrize(("variable", "calls"), [("DSFIX_DISABLE", 0), ("DSFIX_STRICT", 2)])
 def test_disable_turns_guards_off(around, variable, calls):
-    told = around(
+    result = around(
         f"guards({RECORDING!r})\nimport deepspeed; deepspeed.initialize(); tell(len(called))", **{variable: "1"}
     )
-    assert told.value == calls
+    assert result.value == calls
 
 
 def test_initialize_of_another_package_is_one_warning(world):
     world.package(init="from another import initialize")
     world.module("another", "def initialize(model=None): return (model,)")
-    told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize('m'))")
-    assert told.value == ["m"]
-    [warning] = told.warnings
+    result = world.run("import dsfix, deepspeed; tell(deepspeed.initialize('m'))")
+    assert result.value == ["m"]
+    [warning] = result.warnings
     assert "deepspeed:initialize is not guarded: deepspeed:initialize has been replaced by another" in warning
 
 
@@ -159,7 +159,7 @@ def test_a_deepspeed_without_initialize_is_accepted(world):
 
 
 def test_dsfix_imported_again_guards_once(around):
-    told = around(f"""
+    result = around(f"""
 import deepspeed
 for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
     del sys.modules[name]
@@ -169,11 +169,11 @@ guards({RECORDING!r})
 deepspeed.initialize(model="m")
 tell(len(called))
 """)
-    assert told.value == 2
+    assert result.value == 2
 
 
 def test_dsfix_imported_again_below_the_wrapper_of_another_package_still_starts(around):
-    told = around("""
+    result = around("""
 import deepspeed, functools
 wrapped = deepspeed.initialize
 deepspeed.initialize = functools.wraps(wrapped)(lambda *args, **kwargs: wrapped(*args, **kwargs))
@@ -184,8 +184,8 @@ import dsfix
 guards()
 tell(deepspeed.initialize(model="m")[0])
 """)
-    assert told.value == "engine"
-    assert told.warnings == []
+    assert result.value == "engine"
+    assert result.warnings == []
 
 
 OTHERS = {"DSFIX_DEVICE_MAP": "off", "DSFIX_CHECK": "off"}
@@ -195,17 +195,19 @@ OTHERS = {"DSFIX_DEVICE_MAP": "off", "DSFIX_CHECK": "off"}
 def test_without_torch_the_placement_guard_is_skipped(world, placement, warnings):
     world.package(init=DEEPSPEED)
     world.module("torch", "raise ImportError('no torch')")
-    told = world.run("import dsfix, deepspeed; tell(deepspeed.initialize()[0])", DSFIX_PLACEMENT=placement, **OTHERS)
-    assert told.value == "engine"
-    assert len(told.warnings) == warnings
-    assert all("the guard placement failed and is skipped: ImportError: no torch" in each for each in told.warnings)
+    result = world.run("import dsfix, deepspeed; tell(deepspeed.initialize()[0])", DSFIX_PLACEMENT=placement, **OTHERS)
+    assert result.value == "engine"
+    assert len(result.warnings) == warnings
+    assert all(
+        "the guard placement failed and is skipped: ImportError: no torch" in warning for warning in result.warnings
+    )
 
 
 PUBLIC = ["DeviceMismatch", "Misplaced", "PlacementReport", "check_config", "check_tensors_device", "placement_report"]
 
 
 def test_public_functions_are_loaded_on_first_access(world):
-    told = world.run("""
+    result = world.run("""
         import dsfix
         late = ("dsfix.guards.devices", "dsfix.guards.placement_report", "torch", "deepspeed")
         before = [name for name in late if name in sys.modules]
@@ -214,9 +216,9 @@ def test_public_functions_are_loaded_on_first_access(world):
         tell([before, [name for name in ("torch", "deepspeed") if name in sys.modules],
               [name for name in dsfix.__all__ if name not in globals()], hasattr(dsfix, "nothing")])
     """)
-    assert told.value == [[], [], [], False]
+    assert result.value == [[], [], [], False]
 
 
 def test_each_public_name_is_found_and_cached(world):
-    found = "[getattr(dsfix, name).__name__ for name in names if getattr(dsfix, name) is vars(dsfix)[name]]"
-    assert world.run(f"import dsfix; names = {PUBLIC}; tell({found})").value == PUBLIC
+    results = "[getattr(dsfix, name).__name__ for name in names if getattr(dsfix, name) is vars(dsfix)[name]]"
+    assert world.run(f"import dsfix; names = {PUBLIC}; tell({results})").value == PUBLIC

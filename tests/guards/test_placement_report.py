@@ -49,21 +49,21 @@ def test_the_sample_in_the_docs():
 
 
 def test_it_is_a_collection():
-    found = report(misplaced("b"), misplaced("a.b"))
-    assert found
-    assert len(found) == 2
-    assert [(each.path, each.module, each.name) for each in found] == [("b", "", "b"), ("a.b", "a", "b")]
+    results = report(misplaced("b"), misplaced("a.b"))
+    assert results
+    assert len(results) == 2
+    assert [(each.path, each.module, each.name) for each in results] == [("b", "", "b"), ("a.b", "a", "b")]
 
 
 def test_a_long_list_is_shortened_and_says_how_to_list_all():
-    found = report(*(misplaced(f"a{n}") for n in range(4)), misplaced("c", "plain"), misplaced("d", "plain"))
-    lines = found.text(limit=5).splitlines()
+    results = report(*(misplaced(f"a{n}") for n in range(4)), misplaced("c", "plain"), misplaced("d", "plain"))
+    lines = results.text(limit=5).splitlines()
     assert [line for line in lines if " more" in line] == [
         "  and 1 more: print(dsfix.placement_report(engine)) lists all"
     ]
     assert sum("float32" in line for line in lines) == 5
-    assert " more" not in found.text(limit=6)
-    assert found.text(limit=2).splitlines()[3:] == [
+    assert " more" not in results.text(limit=6)
+    assert results.text(limit=2).splitlines()[3:] == [
         "  and 2 more: print(dsfix.placement_report(engine)) lists all",
         "    why: left",
         "    remedy: remedy of left",
@@ -100,8 +100,8 @@ class Buffer:
 def test_a_buffer_that_cannot_be_moved_stays_with_the_reason():
     buffers = {"a": Buffer(), "b": Buffer("out of memory"), "c": Buffer()}
     model = types.SimpleNamespace(get_submodule=lambda path: types.SimpleNamespace(_buffers=buffers))
-    found = report(*map(misplaced, "abc"), misplaced("p", kind="parameter"), misplaced("q", kind="attribute"))
-    moved, left = move_buffers(model, found)
+    results = report(*map(misplaced, "abc"), misplaced("p", kind="parameter"), misplaced("q", kind="attribute"))
+    moved, left = move_buffers(model, results)
     assert [each.path for each in moved] == ["a", "c"]
     assert [(each.path, each.why) for each in left] == [
         ("b", "could not be moved: out of memory"),

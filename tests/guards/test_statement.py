@@ -105,7 +105,7 @@ def test_the_sample_in_the_docs(monkeypatch):
     statements[5] = statement(why, frozen_parameters_decayed="disabled")
     for rank, each in enumerate(statements):
         monkeypatch.setattr(socket, "gethostname", lambda rank=rank: f"node{rank // 2}")
-        rank_check.Board(store, rank, 6).publish(each)
-    text = f"{rank_check.Board(store, 0, 6).differences()}\n{rank_check._ADVICE}"
+        rank_check.StatementStore(store, rank, 6).publish(each)
+    text = f"{rank_check.StatementStore(store, 0, 6).differences()}\n{rank_check._ADVICE}"
     shown = sample("guards.md", "dsfix.guards.rank_check.RankError")
     assert prints(f"dsfix.guards.rank_check.RankError: {text}", shown), text

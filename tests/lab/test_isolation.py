@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.lab.isolation import isolated, origins
+from dsfix.lab.isolation import isolated_environment, origins
 
 LAUNCHERS = {
     "RANK": "3",
@@ -55,7 +55,7 @@ def environment(monkeypatch):
 
 
 def test_variables_of_jobs_and_users_are_dropped(tmp_path):
-    kept = isolated(tmp_path)
+    kept = isolated_environment(tmp_path)
     own = {"TORCH_EXTENSIONS_DIR"}
     assert (LAUNCHERS.keys() | ELSEWHERE.keys() | SWITCHES.keys()) & kept.keys() <= own
     assert not any(value.startswith(("/caches", "/logs")) for name, value in kept.items() if name != "DSFIX_CACHE")
@@ -63,23 +63,23 @@ def test_variables_of_jobs_and_users_are_dropped(tmp_path):
 
 
 def test_variables_that_the_machine_needs_are_kept(tmp_path):
-    kept = isolated(tmp_path)
+    kept = isolated_environment(tmp_path)
     assert {name: kept[name] for name in (*NEEDED, "PATH")} == {**NEEDED, "PATH": os.environ["PATH"]}
 
 
 def test_the_cache_of_dsfix_is_kept(tmp_path, monkeypatch):
     monkeypatch.delenv("DSFIX_CACHE", raising=False)
-    assert isolated(tmp_path)["DSFIX_CACHE"] == "/caches/dsfix"
+    assert isolated_environment(tmp_path)["DSFIX_CACHE"] == "/caches/dsfix"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DSFIX_CACHE", "cache")
-    assert isolated(tmp_path)["DSFIX_CACHE"] == str(tmp_path / "cache")
+    assert isolated_environment(tmp_path)["DSFIX_CACHE"] == str(tmp_path / "cache")
 
 
 def test_with_a_read_only_cache_operators_are_compiled_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
-    assert "TORCH_EXTENSIONS_DIR" not in isolated(tmp_path)
+    assert "TORCH_EXTENSIONS_DIR" not in isolated_environment(tmp_path)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
-    assert tmp_path in Path(isolated(tmp_path)["TORCH_EXTENSIONS_DIR"]).parents
+    assert tmp_path in Path(isolated_environment(tmp_path)["TORCH_EXTENSIONS_DIR"]).parents
 
 
 def test_no_home(tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_no_home(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.delenv("DSFIX_CACHE", raising=False)
     monkeypatch.setattr(Path, "home", classmethod(nowhere))
-    assert tmp_path in Path(isolated(tmp_path)["DSFIX_CACHE"]).parents
+    assert tmp_path in Path(isolated_environment(tmp_path)["DSFIX_CACHE"]).parents
 
 
 def test_relative_paths_and_user_packages_are_found(tmp_path, monkeypatch):
@@ -103,29 +103,29 @@ def test_relative_paths_and_user_packages_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(site, "USER_BASE", str(user))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    found = origins(scratch, "one_of_the_user", "one_relative", "here")
-    assert found["one_relative"] == str(tmp_path / "relative" / "one_relative.py")
-    assert found["here"] is None  # only in the current directory
+    results = origins(scratch, "one_of_the_user", "one_relative", "here")
+    assert results["one_relative"] == str(tmp_path / "relative" / "one_relative.py")
+    assert results["here"] is None  # only in the current directory
     if sys.prefix == sys.base_prefix:  # a virtual environment has no user site
-        assert found["one_of_the_user"] == str(packages / "one_of_the_user.py")
+        assert results["one_of_the_user"] == str(packages / "one_of_the_user.py")
 
 
 def test_the_first_path_and_disabled_patches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    first = isolated(tmp_path, path=Path("first"), skip=["c"])
+    first = isolated_environment(tmp_path, path=Path("first"), skip=["c"])
     assert (first["PYTHONPATH"], first["DSFIX_SKIP"]) == (str(tmp_path / "first"), "a,c")
     monkeypatch.setenv("PYTHONPATH", "second")
     monkeypatch.delenv("DSFIX_SKIP")
-    both = isolated(tmp_path, path=Path("first"), skip=["b", "c"])
+    both = isolated_environment(tmp_path, path=Path("first"), skip=["b", "c"])
     assert both["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "first"), str(tmp_path / "second")]
     assert both["DSFIX_SKIP"] == "b,c"
-    assert not isolated(tmp_path)["DSFIX_SKIP"]
+    assert not isolated_environment(tmp_path)["DSFIX_SKIP"]
 
 
 def test_origins_are_those_of_a_fresh_process(tmp_path, monkeypatch):
     monkeypatch.delenv("LD_LIBRARY_PATH")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "only_in_this_process.py").touch()
-    found = origins(tmp_path, "json", "only_in_this_process")
-    assert found == {"json": json.__file__, "only_in_this_process": None}
+    results = origins(tmp_path, "json", "only_in_this_process")
+    assert results == {"json": json.__file__, "only_in_this_process": None}

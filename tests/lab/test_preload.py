@@ -8,7 +8,7 @@ import pytest
 from dsfix.lab.cuda.compiling import library
 from dsfix.lab.cuda.schedule import SCHEDULE
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.preload import Preloaded
+from dsfix.lab.preload import ForkServer
 
 RANK = """
 def main():
@@ -29,7 +29,7 @@ def test_output_of_a_script_is_not_mistaken_for_the_answer(tmp_path):
     """DeepSpeed through 0.17 logs to standard output on import."""
     (script := tmp_path / "script.py").write_text("print('[INFO] Setting ds_accelerator', flush=True)\n")
     (tmp_path / "rank.py").write_text("def main(word):\n    print(word)\n    return 0\n")
-    with Preloaded("cpu", script, environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
+    with ForkServer("cpu", script, environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
         done = subprocess.run(
             [*preloaded.command("rank"), "heard"], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
         )
@@ -43,7 +43,7 @@ def test_the_processor_is_described_once_for_all_ranks(tmp_path):
         f"def get_cpu_info():\n    open({str(asked)!r}, 'a').write('once ')\n    return {{'arch': 'X86_64'}}\n"
     )
     (tmp_path / "rank.py").write_text("import cpuinfo\ndef main():\n    print(cpuinfo.get_cpu_info())\n    return 0\n")
-    with Preloaded("cpu", environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
+    with ForkServer("cpu", environment={"PYTHONPATH": str(tmp_path)}) as preloaded:
         ranks = [
             subprocess.run(preloaded.command("rank"), env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
             for _ in range(2)
@@ -55,14 +55,14 @@ def test_the_processor_is_described_once_for_all_ranks(tmp_path):
 def test_why_the_process_ended_is_reported(tmp_path):
     (script := tmp_path / "script.py").write_text("raise OSError('libgomp is missing')\n")
     with pytest.raises(LabUnavailable, match="ended: OSError: libgomp is missing"):
-        Preloaded("cpu", script)
+        ForkServer("cpu", script)
 
 
 def test_a_process_with_threads_is_not_forked(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()\n")
     with pytest.raises(LabUnavailable, match="threads, which a fork would lose"):
-        Preloaded("cpu", script)
+        ForkServer("cpu", script)
 
 
 @pytest.mark.parametrize("preloads", [(), ("import dsfix.lab.cuda\n",)])
@@ -77,7 +77,7 @@ def test_a_forked_rank_follows_the_schedule_of_its_environment(tmp_path, preload
         path.write_text(text)
     (tmp_path / "rank.py").write_text(RANK)
     environment = {"PYTHONPATH": str(tmp_path)} if scripts else None
-    with Preloaded("cuda", *scripts, environment=environment) as preloaded:
+    with ForkServer("cuda", *scripts, environment=environment) as preloaded:
         for schedule, expected in (("", "8.0"), ("late", "4.0"), ("early", "8.0")):
             done = subprocess.run(
                 preloaded.command("rank"),

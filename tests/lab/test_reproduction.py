@@ -63,7 +63,7 @@ def test_the_rank_that_fails_decides_not_the_one_that_waits(sight):
 def test_a_schedule_reaches_the_ranks(answer, root):
     source = RUN.replace("float(sys.argv[3])", "60, schedule=sys.argv[3]")
     for schedule, seen in (("", "none"), ("random:4", "random:4")):
-        found = answer(
+        results = answer(
             source, "asks_for_the_schedule", "patched", schedule, PYTHONPATH=str(root), DSFIX_LAB_SCHEDULE="x"
         )
-        assert found[:2] == ["no-bug", seen]
+        assert results[:2] == ["no-bug", seen]

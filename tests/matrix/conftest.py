@@ -54,9 +54,9 @@ class PackageIndex:
 
     def page(self):
         rows = [
-            f'<a href="{each["url"]}#sha256={each["hashes"]["sha256"]}"{" data-yanked" * each.get("yanked", False)}>'
-            f"{each['filename']}</a>"
-            for each in self.links
+            f'<a href="{link["url"]}#sha256={link["hashes"]["sha256"]}"{" data-yanked" * link.get("yanked", False)}>'
+            f"{link['filename']}</a>"
+            for link in self.links
         ]
         return f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>".encode()
 

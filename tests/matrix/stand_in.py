@@ -66,7 +66,7 @@ class StandIn:
     def table(self, torch, releases):
         """Write a table with one environment, "here"."""
         row = {"released": "", "requires": {}, "pythons": [], "sampled": False}
-        rows = [{"deepspeed": each, **row} for each in releases]
+        rows = [{"deepspeed": release, **row} for release in releases]
         environments = {"here": {"python": PYTHON, "torch": torch}}
         text = json.dumps({"environments": environments, "releases": rows})
         (self.root / "matrix" / "releases.json").write_text(text)
@@ -78,10 +78,10 @@ class StandIn:
     def start(self, command, *arguments):
         program = (
             f"import argparse, sys; from matrix import {command}\n"
-            "from dsfix.cli.exits import Complaint\n"
+            "from dsfix.cli.exits import CommandError\n"
             f"parser = argparse.ArgumentParser(); {command}.add_arguments(parser)\n"
             f"try: sys.exit({command}.run(parser.parse_args()))\n"
-            "except Complaint as complaint: print(complaint, file=sys.stderr); sys.exit(complaint.status)"
+            "except CommandError as complaint: print(complaint, file=sys.stderr); sys.exit(complaint.status)"
         )
         return subprocess.Popen(
             [sys.executable, "-c", program, *arguments],

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from dsfix.catalogue import registry
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import Outcome
 from dsfix.upstream import table as known_bugs
@@ -42,8 +42,8 @@ def checkout(tmp_path, monkeypatch):
 
 
 def offer_table(index):
-    for each in CURRENT.releases:
-        index.offer(each.deepspeed)
+    for release in CURRENT.releases:
+        index.offer(release.deepspeed)
 
 
 @pytest.mark.parametrize("how", ["same series", "next series"])
@@ -65,7 +65,7 @@ def test_a_new_release(checkout, package_index, capsys, how):
     assert extended.releases[:-2] == CURRENT.releases[:-1]
     assert f'\nNEWEST_PROVEN = Version("{following(how)}")\n' in (checkout / "versions.py").read_text(encoding="utf-8")
     known = known_bugs.parse((checkout / "table.tsv").read_text(encoding="utf-8"))
-    assert [str(each) for each in known.releases] == [each.deepspeed for each in extended.releases]
+    assert [str(release) for release in known.releases] == [release.deepspeed for release in extended.releases]
     text = (checkout / "tox.ini").read_text(encoding="utf-8")
     assert toxini.updated(text, extended) == text
     assert f" ds-{following(how)}\n" in text
@@ -78,14 +78,14 @@ def test_a_new_release(checkout, package_index, capsys, how):
 
 def test_an_index_that_lacks_known_releases_is_rejected(checkout, package_index):
     package_index.offer("0.14.2")
-    with pytest.raises(Complaint, match=f"does not have deepspeed {NEWEST.deepspeed}, which is in the table"):
+    with pytest.raises(CommandError, match=f"does not have deepspeed {NEWEST.deepspeed}, which is in the table"):
         add.run(COMMAND)
 
 
 def test_an_older_release_that_the_table_lacks_does_not_become_the_newest():
     older = dataclasses.replace(NEWEST, deepspeed="0.14.6", sampled=False)
     extended = add.with_releases(CURRENT, [older])
-    assert [each.deepspeed for each in extended.releases].index("0.14.6") == 19
+    assert [release.deepspeed for release in extended.releases].index("0.14.6") == 19
     assert extended.release("0.14.6") == older
     assert extended.releases[-1] == NEWEST
 
@@ -93,7 +93,7 @@ def test_an_older_release_that_the_table_lacks_does_not_become_the_newest():
 def test_an_index_that_fails_is_a_complaint_and_changes_nothing(checkout, package_index):
     package_index.offer("99.0.0", hashes={"sha256": "0" * 64})
     before = (checkout / "releases.json").read_bytes()
-    with pytest.raises(Complaint) as complaint:
+    with pytest.raises(CommandError) as complaint:
         add.run(COMMAND)
     assert complaint.value.status == 2
     assert (checkout / "releases.json").read_bytes() == before
@@ -113,7 +113,7 @@ def test_an_index_that_fails_is_a_complaint_and_changes_nothing(checkout, packag
 )
 def test_advice_on_a_patch(inside, number, hidden, faults, expected, work):
     verdicts = Verdict(Outcome(number), "why"), Verdict(Outcome(hidden), "why")
-    cell = source_proof.Judged("some_patch", "9.9.9", inside, *verdicts, faults, "", 0.0)
+    cell = source_proof.SourceCell("some_patch", "9.9.9", inside, *verdicts, faults, "", 0.0)
     assert add.advice(cell).startswith(expected)
     assert bool(cell.mismatches()) == work
 

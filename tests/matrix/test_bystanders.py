@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import edges, table
 from matrix.bystanders import (
     comparison,
@@ -30,7 +30,7 @@ from matrix.bystanders.explanations import Explanation
 from matrix.bystanders.records import Record, Run
 from matrix.bystanders.scenario import Scenario
 from matrix.bystanders.space import Job
-from matrix.bystanders.trials import ALL, NONE, PLAIN, Seen
+from matrix.bystanders.trials import ALL, NONE, PLAIN, JobResult
 from matrix.pages.text import story
 
 RIGHT = np.array([1.0, -2.0])
@@ -54,7 +54,7 @@ def rank(*notes, ended="", collectives=(), syncs=0, peak=0, run=None, statements
 
 
 def seen(*ranks, late=False):
-    return Seen(ranks, late)
+    return JobResult(ranks, late)
 
 
 def moved(value, **more):
@@ -93,7 +93,7 @@ class TestSpace:
         assert len({job.id for job in jobs}) == len(jobs)
 
     def test_other_releases_have_the_first_pinned_job_of_each_scenario_and_one_more(self):
-        every = {job.id for job in space.jobs_of(space.WHOLE)}
+        every = {job.id for job in space.jobs_of(space.FULL_RECORD)}
         bound = {job.id for job in space.jobs() if space.bound(job.scenario)}
         parts = [{job.id for job in space.jobs_of(each)} - bound for each in ("0.14.2", "0.19.8")]
         assert all(part < every for part in parts)
@@ -104,19 +104,19 @@ class TestSpace:
             assert max(map(names.count, names)) == 2
 
     def test_a_sample_has_every_family_and_all_of_known_harm(self):
-        every = space.samples(space.jobs_of(space.WHOLE))
+        every = space.samples(space.jobs_of(space.FULL_RECORD))
         sparse = space.sparse(every, 6)
         assert {job.scenario.family for job in sparse} == {job.scenario.family for job in every}
-        harmed = [job for job in every if job.scenario.family in space.ON_WHOLE]
-        assert [job for job in sparse if job.scenario.family in space.ON_WHOLE] == harmed
+        harmed = [job for job in every if job.scenario.family in space.FULL_RECORD_ONLY]
+        assert [job for job in sparse if job.scenario.family in space.FULL_RECORD_ONLY] == harmed
         assert len(sparse) < len(harmed) + len(every) / 5
         assert space.sparse(every, 1) == every
 
-    @pytest.mark.parametrize("release", sorted(space.PARTS))
+    @pytest.mark.parametrize("release", sorted(space.PARTIAL_RECORDS))
     def test_a_release_of_few_scenarios_has_all_their_jobs(self, release):
         jobs = [job for job in space.jobs_of(release) if not space.bound(job.scenario)]
-        assert {job.scenario.name for job in jobs} == space.PARTS[release]
-        assert jobs == [job for job in space.jobs() if job.scenario.name in space.PARTS[release]]
+        assert {job.scenario.name for job in jobs} == space.PARTIAL_RECORDS[release]
+        assert jobs == [job for job in space.jobs() if job.scenario.name in space.PARTIAL_RECORDS[release]]
 
     def test_a_script_that_works_around_a_bug_is_run_where_the_patch_applies(self):
         known = {record.release for record in records.load_all()}
@@ -459,8 +459,8 @@ class TestRunning:
 
     def test_a_script_that_works_around_a_bug_undoes_what_the_patch_changed(self, job):
         around = dataclasses.replace(job.scenario, works_around=("moe_group_order",))
-        told = moved(RIGHT, **APPLIES, effects=["moe_group_order"])
-        assert in_all(dataclasses.replace(job, scenario=around), told).jobs[job.id].found.state == "same"
+        result = moved(RIGHT, **APPLIES, effects=["moe_group_order"])
+        assert in_all(dataclasses.replace(job, scenario=around), result).jobs[job.id].found.state == "same"
 
     def test_a_worse_verdict_is_repeated(self, job):
         assert in_all(job, [moved(2 * RIGHT, **APPLIES), moved(RIGHT)]).jobs[job.id].found.state == "same"
@@ -496,7 +496,9 @@ class TestRunning:
 def a_record(job, found, **run):
     record = Record("1.0", "2026-11-22", {}, {EMPTY: 3})
     record.jobs[job.id] = Run(job.scenario.fingerprint(), found, run)
-    record.proved = {each: records.fingerprints.of_changes(catalogue()[each]) for each in record.statements}
+    record.proved = {
+        statement: records.fingerprints.of_changes(catalogue()[statement]) for statement in record.statements
+    }
     return record
 
 
@@ -555,26 +557,26 @@ class TestPage:
             assert f"{patch_id} ({why})" in page
             assert patch_id not in unjudged
             applying = [
-                each.deepspeed
-                for each in known.releases
-                if edges.claimed(catalogue()[patch_id].patch, known.environments["torch-2.13.0"], each.deepspeed)
+                release.deepspeed
+                for release in known.releases
+                if edges.claimed(catalogue()[patch_id].patch, known.environments["torch-2.13.0"], release.deepspeed)
             ]
             assert not applying, patch_id
 
     def test_a_patch_is_judged_where_all_jobs_are_or_on_the_newest_release(self, job):
         old, whole, new = (Record(each, statements={EMPTY: 3}) for each in ("0.14.2", "0.18.9", "0.19.8"))
-        assert records.home(EMPTY, [new, whole, old]) is whole
-        assert records.home(EMPTY, [new, old]) is new
-        assert records.home("zero_step_at_initialization", [new, old]) is None
+        assert records.judging_record(EMPTY, [new, whole, old]) is whole
+        assert records.judging_record(EMPTY, [new, old]) is new
+        assert records.judging_record("zero_step_at_initialization", [new, old]) is None
         faults = docs.faults([a_record(job, SAME), new])  # proved on 1.0, the newest
-        assert not any("has changed" in each for each in faults)
+        assert not any("has changed" in fault for fault in faults)
 
     @pytest.mark.parametrize(
         "text", ["{", "1.0\t2026-11-22\n\n\n\nno tabs\n", "1.0\t2026-11-22\n\n\n\na-1\tf\tsame\tzz\n"]
     )
     def test_a_damaged_record_is_a_complaint(self, tmp_path, text):
         (tmp_path / "1.0.txt").write_text(text)
-        with pytest.raises(Complaint, match=r"1\.0\.txt"):
+        with pytest.raises(CommandError, match=r"1\.0\.txt"):
             records.load("1.0", tmp_path)
 
     def test_a_record_is_read_as_it_was_written(self, job, tmp_path):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dsfix.catalogue.registry import Entry
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import docs, fingerprints, proofs
 from matrix.pages import evidence, patches
 from matrix.proofs import Cell, Run
@@ -111,18 +111,18 @@ def record(table, tmp_path):
     directory = tmp_path / "proofs"
 
     def save(entry, cells=(), gpu=()):
-        found = proofs.Record(entry.id, fingerprints.of(entry))
+        results = proofs.Record(entry.id, fingerprints.of(entry))
         for column in (NEW, OLD):
             releases = [each.deepspeed for each in table.run_in(column)]
-            found.cells[column] = {each: seen(entry, column, each) for each in releases}
+            results.cells[column] = {each: seen(entry, column, each) for each in releases}
         if gpu:
-            found.cells[GPU] = {each: seen(entry, GPU, each) for each in gpu}
+            results.cells[GPU] = {each: seen(entry, GPU, each) for each in gpu}
         for (column, release), cell in dict(cells).items():
             if cell is None:
-                del found.cells[column][release]
+                del results.cells[column][release]
             else:
-                found.cells[column][release] = cell
-        proofs.save(found, directory)
+                results.cells[column][release] = cell
+        proofs.save(results, directory)
         return directory
 
     return save
@@ -206,7 +206,7 @@ def test_the_counts_are_written_into_the_sentences(check, tmp_path):
     readme.write_text(COUNTED["README.md"], encoding="utf-8")
     assert check() == (1, ["README.md is stale: `python -m tox run -e pages` writes it"])
     readme.write_text(right.replace("bugs", "faults"), encoding="utf-8")
-    with pytest.raises(Complaint, match=r"README\.md has to have this once, on one line: Of 1 bugs"):
+    with pytest.raises(CommandError, match=r"README\.md has to have this once, on one line: Of 1 bugs"):
         check()
 
 
@@ -295,7 +295,7 @@ def test_the_page_in_git_says_how_much_was_run(write_patch, record, render):
     record(entry, {(NEW, "0.13.4"): None, (NEW, "0.13.5"): None, (NEW, "0.14.0"): earlier})
     page = render("patches.md", entry)
     assert "| `clip` | crash | a \\| \\<b> \\_\\_c\\_\\_ | 0.14.1, 0.14.2 | torch >=2.4 | 0.14.3 |" in page
-    told = " ".join(page.split())
-    assert "1 bugs have a patch. 0 of them are in DeepSpeed 0.14.3" in told
-    assert "are 6 pairs of patch and release. On 4 of them (67 %)" in told
-    assert "(1 with an earlier version of the patch). On the other 2 (33 %), only the source was checked" in told
+    result = " ".join(page.split())
+    assert "1 bugs have a patch. 0 of them are in DeepSpeed 0.14.3" in result
+    assert "are 6 pairs of patch and release. On 4 of them (67 %)" in result
+    assert "(1 with an earlier version of the patch). On the other 2 (33 %), only the source was checked" in result

@@ -40,7 +40,7 @@ def cache(tmp_path, monkeypatch):
 def test_installed_once_and_without_dependencies(cache):
     path = environments.installed("1.2.0")
     assert path == cache / "deepspeed-1.2.0"
-    assert [each.name for each in importlib.metadata.distributions(path=[str(path)])] == ["deepspeed"]
+    assert [distribution.name for distribution in importlib.metadata.distributions(path=[str(path)])] == ["deepspeed"]
     assert list(path.glob("deepspeed/__pycache__/__init__.*.pyc")), "otherwise each reproduction compiles it"
     shutil.rmtree(cache.parents[2] / "index")
     assert environments.installed("1.2.0") == path

@@ -10,7 +10,7 @@ import pytest
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda import compiling
 from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.ranks import fresh, launch
+from dsfix.lab.ranks import fresh_command, launch
 from matrix import fingerprints, proofs
 from matrix.gpu import choice, results
 from matrix.gpu.session import Item, Session
@@ -141,7 +141,7 @@ def test_ranks_share_one_device(tmp_path):
         pytest.skip(str(error))
     (tmp_path / "shared_device_rank.py").write_text(RANK)
     path = os.pathsep.join([str(tmp_path), str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
-    command = [*fresh("matrix.gpu.one_gpu"), "shared_device_rank"]
+    command = [*fresh_command("matrix.gpu.one_gpu"), "shared_device_rank"]
     ranks = launch(command, 2, 200, {**os.environ, "PYTHONPATH": path}, tmp_path)
     gathered = [2.0, 2.0, 3.0, 3.0]
     for rank, scattered in zip(ranks, ([0.0, 2.0], [4.0, 6.0])):

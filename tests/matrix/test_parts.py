@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix.parts import docs, drawing, explanations, part, record, running
 from matrix.parts.explanations import OPEN, Explanation
 from matrix.parts.part import Absent, Part
@@ -87,8 +87,8 @@ def line(monkeypatch):
 
     def of(wrong, known=()):
         of.children = Children(wrong)
-        [found] = running.run(running.Batch("0.19.8", (made(None),)), of.children, known)
-        return found
+        [results] = running.run(running.Batch("0.19.8", (made(None),)), of.children, known)
+        return results
 
     return of
 
@@ -106,12 +106,12 @@ class TestCause:
         assert len(line.children.tried) == 3
 
     def test_what_dsfix_does_not_change_has_no_patch(self, line):
-        found = line(lambda skip: True)
-        assert (found.outcome, found.patches, found.seen) == (DIFFERS, (), "x=1: off")
+        results = line(lambda skip: True)
+        assert (results.outcome, results.patches, results.seen) == (DIFFERS, (), "x=1: off")
 
     def test_a_part_that_only_dsfix_makes_wrong_is_told_so(self, line):
-        found = line(lambda skip: not skip)
-        assert (found.outcome, found.seen) == (DIFFERS, "only with dsfix: x=1: off")
+        results = line(lambda skip: not skip)
+        assert (results.outcome, results.seen) == (DIFFERS, "only with dsfix: x=1: off")
 
 
 LINES = (
@@ -129,7 +129,7 @@ class TestRecord:
 
     def test_a_damaged_line_is_named(self, tmp_path):
         (tmp_path / "record.txt").write_text("moe/MoE\t0.19.8\tabcdef\tperhaps\n")
-        with pytest.raises(Complaint, match="line 1 is not a line of the record"):
+        with pytest.raises(CommandError, match="line 1 is not a line of the record"):
             record.load(tmp_path / "record.txt")
 
 
@@ -152,27 +152,27 @@ class TestPage:
         assert "- moe/MoE (0.19.8): open: k=3, x=(1, 2): KeyError: 'a b'" in page
 
     def test_what_differs_needs_an_explanation_that_fits(self, parts):
-        found = {(each.part, each.release): each for each in LINES}
+        results = {(each.part, each.release): each for each in LINES}
         fits = Explanation("moe/MoE", OPEN, "k=3 loses a key.", seen="KeyError")
-        for given, told in ((), 1), ((fits,), 0), ((dataclasses.replace(fits, seen="ValueError"),), 1):
-            faults = list(docs.faults(found, [parts["moe/MoE"]], ["0.19.8"], given))
-            assert len(faults) == told
-            assert bool(list(docs.unused(found, given))) == (bool(given) and bool(told))
+        for given, result in ((), 1), ((fits,), 0), ((dataclasses.replace(fits, seen="ValueError"),), 1):
+            faults = list(docs.faults(results, [parts["moe/MoE"]], ["0.19.8"], given))
+            assert len(faults) == result
+            assert bool(list(docs.unused(results, given))) == (bool(given) and bool(result))
 
     @pytest.mark.parametrize("digest", ["abcdef", "another"])
     def test_a_part_that_was_changed_has_to_be_run_again(self, parts, monkeypatch, digest):
         monkeypatch.setattr(docs, "digest", lambda area: digest)
-        found = {("zero/clip", "0.19.8"): dataclasses.replace(LINES[2], part="zero/clip", release="0.19.8")}
-        faults = list(docs.faults(found, [parts["zero/clip"]], ["0.19.8"], ()))
+        results = {("zero/clip", "0.19.8"): dataclasses.replace(LINES[2], part="zero/clip", release="0.19.8")}
+        faults = list(docs.faults(results, [parts["zero/clip"]], ["0.19.8"], ()))
         assert bool(faults) == (digest != "abcdef")
 
 
 def test_the_committed_record_is_whole_and_explained():
-    found = record.load()
-    releases = sorted({release for _, release in found})
-    assert list(docs.faults(found, list(part.load().values()), releases)) == []
-    assert list(docs.unused(found)) == []
-    assert {name for name, _ in found} <= set(part.load())
+    results = record.load()
+    releases = sorted({release for _, release in results})
+    assert list(docs.faults(results, list(part.load().values()), releases)) == []
+    assert list(docs.unused(results)) == []
+    assert {name for name, _ in results} <= set(part.load())
 
 
 def test_an_explanation_is_of_its_releases_alone():

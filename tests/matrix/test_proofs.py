@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dsfix.catalogue.registry import Entry
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.patch import Patch, Provide, Severity
 from matrix import fingerprints, proofs
 from matrix.proofs import Cell, Run, State
@@ -48,8 +48,8 @@ def cell(release, without, patched, state="", without_state="disabled"):
     ],
 )
 def test_what_a_cell_shows_about_the_claim(seen, state):
-    found, why = proofs.judge(PATCH, seen)
-    assert found is state, why
+    results, why = proofs.judge(PATCH, seen)
+    assert results is state, why
 
 
 def test_an_absent_distribution_is_outside():
@@ -72,8 +72,8 @@ def test_cells_of_an_earlier_version_are_kept_and_marked(tmp_path, monkeypatch):
     [seen] = proofs.load(ENTRY, tmp_path).cells["here"].values()
     assert seen.earlier == OLD
     proofs.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
-    found = proofs.load(ENTRY, tmp_path).cells["here"]
-    assert {release: each.earlier for release, each in found.items()} == {"1.8.0": OLD, "1.9.0": None}
+    results = proofs.load(ENTRY, tmp_path).cells["here"]
+    assert {release: each.earlier for release, each in results.items()} == {"1.8.0": OLD, "1.9.0": None}
     monkeypatch.setattr(fingerprints, "of", lambda entry: OLD)
     assert [each.earlier is None for each in proofs.load(ENTRY, tmp_path).cells["here"].values()] == [True, False]
 
@@ -103,8 +103,8 @@ seen
 
 
 def test_the_example_is_a_record():
-    [(release, found)] = proofs.read(RECORD)["here"].items()
-    assert (release, found.patched, found.earlier) == ("1.9.0", Run("no-bug", "applied", "as it is"), OLD)
+    [(release, results)] = proofs.read(RECORD)["here"].items()
+    assert (release, results.patched, results.earlier) == ("1.9.0", Run("no-bug", "applied", "as it is"), OLD)
 
 
 @pytest.mark.parametrize("key", ['12ae32 "', "d96e1b previous"])
@@ -113,8 +113,8 @@ def test_a_cell_whose_key_was_lost_in_a_merge_is_of_an_earlier_version(tmp_path,
     dropped, other = RECORD.replace(key, key.replace(key[0], "e", 1)), 'f00000 "seen elsewhere"\n'
     two = dropped.replace("\n\npatch", "\n1.8.0 2026-01-01 bug f00000 no-bug f00000 abcdef\n\npatch")
     (tmp_path / "a_patch.txt").write_text(two.replace("patch\n", "patch\nabcdef previous previous\n") + other)
-    found = proofs.load(ENTRY, tmp_path).cells["here"]
-    assert {release: each.earlier is None for release, each in found.items()} == {"1.8.0": True, "1.9.0": False}
+    results = proofs.load(ENTRY, tmp_path).cells["here"]
+    assert {release: each.earlier is None for release, each in results.items()} == {"1.8.0": True, "1.9.0": False}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_cell_whose_key_was_lost_in_a_merge_is_of_an_earlier_version(tmp_path,
 )
 def test_a_damaged_record_is_named(tmp_path, part, damage):
     (tmp_path / "a_patch.txt").write_text(RECORD.replace(part, damage, 1))
-    with pytest.raises(Complaint, match=r"a_patch\.txt is damaged"):
+    with pytest.raises(CommandError, match=r"a_patch\.txt is damaged"):
         proofs.load(ENTRY, tmp_path)
 
 

@@ -124,7 +124,9 @@ def test_two_runners_do_not_lose_each_others_cells(tmp_path):
     patch = Patch("x", Severity.CRASH, {}, (Provide("a", "b", str),), "x", (), None)
     entry = Entry("name_a", patch, module)
     releases = [f"1.{minor}.0" for minor in range(20)]
-    threads = [threading.Thread(target=proofs.store, args=(entry, "here", each, cell, tmp_path)) for each in releases]
+    threads = [
+        threading.Thread(target=proofs.store, args=(entry, "here", release, cell, tmp_path)) for release in releases
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

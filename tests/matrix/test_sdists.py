@@ -14,7 +14,7 @@ def index(tmp_path, package_index):
 
 
 def cached(index):
-    return sorted(each.name for each in index.cache.iterdir()) if index.cache.exists() else []
+    return sorted(path.name for path in index.cache.iterdir()) if index.cache.exists() else []
 
 
 def test_python_files_are_laid_out_as_installed(index, package_index):
@@ -31,8 +31,8 @@ def test_python_files_are_laid_out_as_installed(index, package_index):
         },
     )
     root = index.sources("0.14.2")
-    found = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
-    assert found == {
+    results = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
+    assert results == {
         "deepspeed/__init__.py": "__version__ = '0.14.2'\n",
         "deepspeed/runtime/engine.py": "engine",
         "deepspeed/accelerator/abstract.py": "abstract",

@@ -164,7 +164,7 @@ parser = argparse.ArgumentParser()
 source.add_arguments(parser)
 try:
     sys.exit(source.run(parser.parse_args()))
-except source.Complaint as complaint:
+except source.CommandError as complaint:
     print(complaint)
     sys.exit(complaint.status)
 """

@@ -7,7 +7,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix import table
 
 RELEASES = table.load().releases
@@ -55,5 +55,5 @@ def test_what_is_written_is_what_is_read(tmp_path):
 )
 def test_an_invalid_table_is_named(tmp_path, text):
     (tmp_path / "releases.json").write_text(text)
-    with pytest.raises(Complaint, match=r"releases\.json (is not a valid table|has no environment)"):
+    with pytest.raises(CommandError, match=r"releases\.json (is not a valid table|has no environment)"):
         table.load(tmp_path / "releases.json")

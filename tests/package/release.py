@@ -63,7 +63,7 @@ def _date(sdist: Path, made: int) -> None:
 
 def try_out(file: Path) -> list[str]:
     """Installs it on each Python that is found, outside the checkout; the versions of these."""
-    found = []
+    results = []
     for version in PYTHONS:
         with tempfile.TemporaryDirectory() as name:
             directory, environment = Path(name), Path(name, "environment")
@@ -73,12 +73,12 @@ def try_out(file: Path) -> list[str]:
             output("uv", "venv", "--python", where.stdout.strip(), environment, cwd=directory)
             python = environment / "bin" / "python"
             output("uv", "pip", "install", "--python", python, file, cwd=directory)
-            told = output(python, "-m", "dsfix", "--version", cwd=directory)
-            if f"dsfix {_version()}," not in told:
-                sys.exit(f"installed from {file.name}, Python {version} has {told}")
+            result = output(python, "-m", "dsfix", "--version", cwd=directory)
+            if f"dsfix {_version()}," not in result:
+                sys.exit(f"installed from {file.name}, Python {version} has {result}")
             output(python, "-m", "dsfix", "list", cwd=directory, status=NOT_INSTALLED)
-            found.append(version)
-    return found
+            results.append(version)
+    return results
 
 
 def _version() -> str:

@@ -67,7 +67,7 @@ def test_installed_outside_the_checkout(kind, built, tmp_path):
     assert not reports.exists()
 
     installed = succeed("uv", "pip", "list", "--python", python, "--format", "json", cwd=tmp_path)
-    names = {each["name"] for each in json.loads(installed)}
+    names = {load["name"] for load in json.loads(installed)}
     assert "dsfix" in names
     assert not names & {"torch", "deepspeed", "numpy"}
 

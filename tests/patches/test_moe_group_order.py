@@ -31,8 +31,8 @@ def test_the_order_of_names(seed, flags, before, is_sorted):
     env = {**os.environ, "PYTHONHASHSEED": seed}
     command = [sys.executable, *flags, "-c", f"{before}; {ORDER}"]
     run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    told, own = run.stdout.splitlines()
-    assert told == ("a b c d" if is_sorted else own)
+    result, own = run.stdout.splitlines()
+    assert result == ("a b c d" if is_sorted else own)
 
 
 def test_names_of_other_types():

@@ -33,9 +33,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def release():
     """The installed DeepSpeed."""
-    found = _installed()
-    assert found is not None
-    return found
+    results = _installed()
+    assert results is not None
+    return results
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def entries():
 @pytest.fixture(scope="session")
 def import_patches(entries):
     """The ids of the patches without which old releases cannot be imported, as DSFIX_ONLY takes them."""
-    return ",".join(each.id for each in entries.values() if all(isinstance(c, Provide) for c in each.patch.changes))
+    return ",".join(entry.id for entry in entries.values() if all(isinstance(c, Provide) for c in entry.patch.changes))
 
 
 @pytest.fixture(scope="session")

@@ -130,8 +130,8 @@ def batch(product):
 
 def errors(config, **around):
     """Returns the rules that find an error in a config passed to deepspeed.initialize unchanged."""
-    found = checking.check(config, plain=True, in_job=True, **around).findings
-    return [each.rule for each in found if each.level is Level.ERROR]
+    results = checking.check(config, plain=True, in_job=True, **around).findings
+    return [each.rule for each in results if each.level is Level.ERROR]
 
 
 @pytest.mark.parametrize("words", READ)
@@ -145,7 +145,7 @@ def test_an_error_is_found_if_and_only_if_init_inference_rejects(outcomes, words
     rejected = outcomes["infer"][words].get("error")
     seen = checking.check(config_of(words))
     assert seen.facts.inference
-    assert any(each.level is Level.ERROR for each in seen.findings) is (rejected is not None), rejected
+    assert any(finding.level is Level.ERROR for finding in seen.findings) is (rejected is not None), rejected
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=str)
@@ -169,15 +169,15 @@ EFFECTS = {  # rule -> config, attribute, value if the rule finds something
 @pytest.mark.parametrize("rule", EFFECTS)
 def test_silent_effects(outcomes, release, rule):
     words, attribute, value = EFFECTS[rule]
-    found = {each.rule: each for each in checking.check(config_of(words), plain=True).findings}
+    results = {finding.rule: finding for finding in checking.check(config_of(words), plain=True).findings}
     seen = outcomes["effect"][rule]
     assert "error" not in seen
     if rule == "misspelled_key":
-        note = found["gradient_clipping_default"].what
+        note = results["gradient_clipping_default"].what
         value = seen["gradient_clipping"]
         assert f"the default is {float(value)} here" in note
         assert value == (1.0 if release >= Version("0.19.3") else 0.0)
-    assert (rule in found) is (seen[attribute] == value)
+    assert (rule in results) is (seen[attribute] == value)
 
 
 CLIENT = "batch zero.stage=2 offload"
@@ -211,15 +211,15 @@ def test_offloading_with_the_scripts_optimizer(trained):
 
 def test_bf16_with_torch_autocast(trained):
     assert trained[BF16]["dtype"] == "bfloat16"
-    found = [each.rule for each in checking.check(config_of(BOTH), plain=True).findings]
-    assert ("precision_and_torch_autocast" in found) is ("error" in trained[BOTH])
-    if "precision_beside_torch_autocast" in found:
+    results = [finding.rule for finding in checking.check(config_of(BOTH), plain=True).findings]
+    assert ("precision_and_torch_autocast" in results) is ("error" in trained[BOTH])
+    if "precision_beside_torch_autocast" in results:
         assert trained[BOTH]["dtype"] == "bfloat16"
 
 
 def test_the_table_agrees_with_the_source(release):
     package = Path(module_file("deepspeed") or "").parent
-    assert keys.flatten(keys.of_release(release)) == keys.flatten(extract.known(package))
+    assert keys.flatten(keys.of_release(release)) == keys.flatten(extract.extract_keys(package))
 
 
 GUARDED = """
@@ -282,5 +282,5 @@ def test_memory_efficient_linear_of_a_model_created_outside_zero_init(environmen
         pytest.skip(NEEDS_ONECCL)
     done = ended([sys.executable, "-c", LINEAR], tmp_path, {**environment, **rank()})
     findings = checking.check(config_of("batch zero.stage=3 zero.memory_efficient_linear=true")).findings
-    ignored = "memory_efficient_linear_ignored" in [each.rule for each in findings]
+    ignored = "memory_efficient_linear_ignored" in [finding.rule for finding in findings]
     assert ("torch's own" if ignored else "replaced") in done.stdout, done.stderr

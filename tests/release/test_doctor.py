@@ -55,8 +55,8 @@ def test_facts_from_torch(found):
     packages = found["environment"]["packages"]
     assert packages["torch_probe"]["stopped"] == ""
     assert packages["torch_probe"]["errors"] == {}
-    told = packages["torch_probe"]["facts"]["collect_env"]["torch_version"]  # the index's metadata has no "+cu130"
-    assert told.partition("+")[0] == packages["versions"]["torch"].partition("+")[0]
+    result = packages["torch_probe"]["facts"]["collect_env"]["torch_version"]  # the index's metadata has no "+cu130"
+    assert result.partition("+")[0] == packages["versions"]["torch"].partition("+")[0]
 
 
 def test_a_lock_left_by_a_killed_build(done, found, cache):

@@ -6,7 +6,7 @@ import pytest
 from packaging.version import Version
 
 from dsfix.patch import Provide, Severity
-from dsfix.versions import Fit, gate
+from dsfix.versions import RangeMatch, gate
 
 
 def _that_stop_the_import(entries):
@@ -16,25 +16,25 @@ def _that_stop_the_import(entries):
         for entry in entries.values()
         if entry.patch.severity is Severity.IMPORT
         and all(isinstance(change, Provide) for change in entry.patch.changes)
-        and gate(entry.patch.affects).fit is Fit.INSIDE
+        and gate(entry.patch.affects).fit is RangeMatch.INSIDE
     ]
 
 
 def test_with_dsfix_the_release_can_be_imported(run_program, entries):
-    found, errors = run_program("imports", "dsfix")
-    assert found["error"] is None
+    results, errors = run_program("imports", "dsfix")
+    assert results["error"] is None
     assert "WARNING" not in errors
-    assert {found["outcomes"][entry.id] for entry in _that_stop_the_import(entries)} <= {"applied"}
+    assert {results["outcomes"][entry.id] for entry in _that_stop_the_import(entries)} <= {"applied"}
 
 
 def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(run_program, entries, release):
-    found, _ = run_program("imports")
+    results, _ = run_program("imports")
     expected = _that_stop_the_import(entries)
     assert bool(expected) == (release <= Version("0.14.3"))
     if expected:
-        assert any(re.search(entry.patch.symptom, found["error"]) for entry in expected), found["error"]
+        assert any(re.search(entry.patch.symptom, results["error"]) for entry in expected), results["error"]
     else:
-        assert found["error"] is None
+        assert results["error"] is None
 
 
 UNKNOWN = "this script requires dsfix, but no patch is called 'zero3'; `python -m dsfix find WORDS` searches"
@@ -48,14 +48,14 @@ LATE = (
 def test_a_script_requires_that_dsfix_comes_first(run_program, order, said, release):
     if order and release <= Version("0.14.3"):
         pytest.skip("this release cannot be imported without dsfix")
-    found, _ = run_program("required", *order)
-    assert found["error"] == said
-    assert found["patches"] >= 40
-    assert found["unknown"] == (LATE if order else UNKNOWN)
+    results, _ = run_program("required", *order)
+    assert results["error"] == said
+    assert results["patches"] >= 40
+    assert results["unknown"] == (LATE if order else UNKNOWN)
 
 
 def test_names_that_the_script_has_provided_stay(run_program):
-    found, errors = run_program("imports", "by hand", "dsfix")
-    assert found["error"] is None
-    assert found["provided"]
+    results, errors = run_program("imports", "by hand", "dsfix")
+    assert results["error"] is None
+    assert results["provided"]
     assert "WARNING" not in errors

@@ -21,12 +21,12 @@ GAIN = ["talker.gain", "attribute", "cpu"]
 @pytest.fixture(scope="module")
 def scenes(run_program):
     """Scene -> what it found and what dsfix logged meanwhile, each message a list of lines."""
-    found, errors = run_program("placement")
-    if "cannot tell" in found:
-        pytest.skip(found["cannot tell"])
+    results, errors = run_program("placement")
+    if "cannot tell" in results:
+        pytest.skip(results["cannot tell"])
     _, *parts = errors.split("scene ")
     logs = {part.splitlines()[0]: _messages(part) for part in parts}
-    return {name: (scene, logs[name]) for name, scene in found.items()}
+    return {name: (scene, logs[name]) for name, scene in results.items()}
 
 
 def _messages(errors):
@@ -44,35 +44,35 @@ def _messages(errors):
 
 
 def test_correct_models_cause_no_warning(scenes):
-    found, messages = scenes["normal"]
-    assert len(found) == 24
-    assert {name: report for name, report in found.items() if report != [["cuda:0"]] * 2} == {}
-    assert [each for each in messages if "took effect" not in each[0]] == []
+    results, messages = scenes["normal"]
+    assert len(results) == 24
+    assert {name: report for name, report in results.items() if report != [["cuda:0"]] * 2} == {}
+    assert [message for message in messages if "took effect" not in message[0]] == []
 
 
 def test_tensors_that_zero_init_misses_are_one_warning(scenes):
-    found, [warning] = scenes["talker"]
-    assert found["before"] == [path for path, *_ in (*BUFFERS, GAIN)]
-    assert found["report"] == [*BUFFERS, GAIN]
-    assert "cuda:0 and cpu" in found["forward"]
+    results, [warning] = scenes["talker"]
+    assert results["before"] == [path for path, *_ in (*BUFFERS, GAIN)]
+    assert results["report"] == [*BUFFERS, GAIN]
+    assert "cuda:0 and cpu" in results["forward"]
     assert warning[0] == "[dsfix] WARNING: 12 tensors are not on the expected device (cuda:0):"
     assert "  talker.linspace: buffer [4] float32 on cpu" in warning
     assert "ENABLE_AUDIO_OUTPUT=0" in warning[-1]
 
 
 def test_move_fixes_it_and_says_what_it_moved(scenes):
-    found, [moved, warning] = scenes["talker, move"]
-    assert found["report"] == [GAIN]
-    assert found["difference"] < 1e-6
+    results, [moved, warning] = scenes["talker, move"]
+    assert results["report"] == [GAIN]
+    assert results["difference"] < 1e-6
     assert moved[0].startswith(f"[dsfix] INFO: moved {len(BUFFERS)} buffers to cuda:0: talker.rand (from cpu), ")
     assert warning[0] == "[dsfix] WARNING: 1 tensor is not on the expected device (cuda:0):"
 
 
 def test_error_stops_the_job(scenes):
-    found, messages = scenes["talker, error"]
+    results, messages = scenes["talker, error"]
     expected = "PlacementError: 12 tensors are not on the expected device (cuda:0):\n  talker.rand: "
-    assert found["stopped"].startswith(expected)
-    assert found["stopped"].endswith("DSFIX_PLACEMENT=warn lets the job continue")
+    assert results["stopped"].startswith(expected)
+    assert results["stopped"].endswith("DSFIX_PLACEMENT=warn lets the job continue")
     assert messages == []
 
 
@@ -83,8 +83,8 @@ def test_error_does_not_stop_for_tensors_that_forward_may_move(scenes):
 
 
 def test_off_logs_nothing(scenes):
-    found, messages = scenes["talker, off"]
-    assert found["report"] == [*BUFFERS, GAIN]
+    results, messages = scenes["talker, off"]
+    assert results["report"] == [*BUFFERS, GAIN]
     assert messages == []
 
 

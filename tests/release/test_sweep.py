@@ -21,8 +21,8 @@ def _modules():
 
 @pytest.fixture(scope="module")
 def result(run_program, import_patches):
-    found, _ = run_program("sweep", *_modules(), DSFIX_ONLY=import_patches)
-    return dict(found)
+    results, _ = run_program("sweep", *_modules(), DSFIX_ONLY=import_patches)
+    return dict(results)
 
 
 def test_no_function_is_misidentified(result):

@@ -93,4 +93,4 @@ def pasted(page, found):
 
 
 def _names(addresses):
-    return [re.sub(r"^.*/|\.html.*$", "", each) for each in addresses]
+    return [re.sub(r"^.*/|\.html.*$", "", address) for address in addresses]

@@ -3,7 +3,7 @@
 import pytest
 
 from dsfix.catalogue import registry
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from matrix.sdists import Unavailable
 from matrix.site import bugs, diffs, guides, index, links
 
@@ -33,16 +33,16 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path, html, fault):
 
 @pytest.mark.parametrize("pattern", [r"(?i)error", r"(?P<name>a)", r"end\Z", r"a++b", r"end$", r"^begin"])
 def test_a_pattern_that_only_python_understands_is_refused(pattern):
-    with pytest.raises(Complaint, match="only Python understands"):
+    with pytest.raises(CommandError, match="only Python understands"):
         index.pattern(pattern)
 
 
 def test_without_the_package_index_the_diffs_are_missing_and_the_pages_say_so():
-    found, missing = diffs.made({"zero3_offload_clip_device": "0.14.2"}, NoIndex())
-    assert (found, missing) == ({}, "the package index is not available: no connection")
+    results, missing = diffs.made({"zero3_offload_clip_device": "0.14.2"}, NoIndex())
+    assert (results, missing) == ({}, "the package index is not available: no connection")
     entry = registry.catalogue()["zero3_offload_clip_device"]
-    [told, *_] = bugs.changes(entry, "0.14.2", None)
-    assert told.startswith("The source of DeepSpeed 0.14.2 was not there when this page was built")
+    [result, *_] = bugs.changes(entry, "0.14.2", None)
+    assert result.startswith("The source of DeepSpeed 0.14.2 was not there when this page was built")
 
 
 def test_a_guide_keeps_links_to_pages_alone_and_names_what_the_repository_has_beside_them(tmp_path):
@@ -52,5 +52,5 @@ def test_a_guide_keeps_links_to_pages_alone_and_names_what_the_repository_has_be
     text = dict(guides.pages(tmp_path, NoIndex()))["README.md"]
     assert text == "licence (`LICENSE` in the repository), [changes](CHANGELOG.md#new), [there](https://a.host)"
     (tmp_path / "LICENSE").unlink()
-    with pytest.raises(Complaint, match=r"README\.md links to LICENSE, which does not exist"):
+    with pytest.raises(CommandError, match=r"README\.md links to LICENSE, which does not exist"):
         dict(guides.pages(tmp_path, NoIndex()))

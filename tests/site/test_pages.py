@@ -33,8 +33,8 @@ def test_contrast_and_labels(open_page, page, shown, name):
 def _violations(page, **options):
     """What axe finds; it loads nothing, as no script may read a file. Some tables have no head in Markdown."""
     options = {"preload": False, "rules": {"empty-table-header": {"enabled": False}}, **options}
-    found = Axe().run(page, options=options).response["violations"]
-    return [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found]
+    results = Axe().run(page, options=options).response["violations"]
+    return [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in results]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_whether_mine_is_among_them(open_page, asked, answer):
 
 
 def test_every_bug_has_its_page():
-    ids = [f"bugs/{each}.html" for each in registry.catalogue()]
-    rows = [f"bugs/{known.name(each)}.html" for each in command.rows() if not each.row.key.startswith("patch/")]
+    ids = [f"bugs/{entry}.html" for entry in registry.catalogue()]
+    rows = [f"bugs/{known.name(row)}.html" for row in command.rows() if not row.row.key.startswith("patch/")]
     assert [each for each in (*ids, *rows) if not (command.CHECKOUT / "site" / each).is_file()] == []
 
 

@@ -98,7 +98,7 @@ def test_the_filters_apply_to_everything_and_stand_in_the_address(open_page, fou
     assert "numpy_bufsize" in shown()
     assert page.url.endswith("#query=import+deepspeed+fails&deepspeed=0.14.2&torch=2.4&severity=import")
     addresses = page.eval_on_selector_all("#found a", "all => all.map(each => each.href)")
-    assert all(each.endswith("#deepspeed=0.14.2&torch=2.4") for each in addresses)
+    assert all(address.endswith("#deepspeed=0.14.2&torch=2.4") for address in addresses)
     page.select_option("#area", "import")
     assert "numpy_bufsize" in shown()
     page.select_option("#area", "moe")

@@ -99,20 +99,20 @@ def status(installation):
 
 
 def test_status(installation):
-    code, found = status(installation)
-    assert (code, found["enabled"], found["files"], found["run"]) == (0, False, [], False)
-    assert found["dsfix"] == dsfix.__version__
-    assert found["directory"] == str(installation.packages / "dsfix")
+    code, results = status(installation)
+    assert (code, results["enabled"], results["files"], results["run"]) == (0, False, [], False)
+    assert results["dsfix"] == dsfix.__version__
+    assert results["directory"] == str(installation.packages / "dsfix")
     assert "`python -m dsfix enable`" in installation.dsfix("status").stdout
 
     installation.dsfix("enable")
-    code, found = status(installation)
-    assert (code, found["enabled"], found["files"]) == (0, True, [str(installation.file)])
+    code, results = status(installation)
+    assert (code, results["enabled"], results["files"]) == (0, True, [str(installation.file)])
     assert str(installation.file) in installation.dsfix("status").stdout
 
     installation.file.write_text("import sys\n")
-    code, found = status(installation)
-    assert (code, found["enabled"]) == (1, False)
+    code, results = status(installation)
+    assert (code, results["enabled"]) == (1, False)
     assert "has no effect" in installation.dsfix("status").stdout
     installation.dsfix("enable")
     assert status(installation)[1]["enabled"]
@@ -120,8 +120,8 @@ def test_status(installation):
 
 def test_status_under_run(installation):
     done = installation.dsfix("run", installation.python, "-m", "dsfix", "status", "--json")
-    found = json.loads(done.stdout)
-    assert (found["enabled"], found["files"], found["run"]) == (True, [], True)
+    results = json.loads(done.stdout)
+    assert (results["enabled"], results["files"], results["run"]) == (True, [], True)
 
 
 def test_status_with_dsfix_disabled(installation):

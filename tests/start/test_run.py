@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.cli import run as command_run
-from dsfix.cli.exits import Complaint
+from dsfix.cli.exits import CommandError
 from dsfix.start import DIRECTORY
 from tests.processes import ended
 
@@ -258,8 +258,8 @@ def test_commands_that_cannot_be_executed(job):
         "",
     )
     name = Path(sys.executable).name
-    found = answer(name, PATH="/nowhere")
-    assert found == (127, f"dsfix: {name}: command not found; {sys.executable} is not on PATH", "")
+    results = answer(name, PATH="/nowhere")
+    assert results == (127, f"dsfix: {name}: command not found; {sys.executable} is not on PATH", "")
     assert answer("./train.py") == (126, "dsfix: ./train.py: cannot be executed: Permission denied", "")
     assert answer("./no.sh")[0] == 126
     assert "interpreter" in answer("./no.sh")[1]
@@ -281,7 +281,7 @@ def test_windows_finds_batch_files(monkeypatch, tmp_path):
     batch.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda command, path=None: {"tool": str(batch)}.get(command))
     assert command_run._as_child(["tool", "7"], dict(os.environ)) == 7
-    with pytest.raises(Complaint, match=r"^nosuch: command not found"):
+    with pytest.raises(CommandError, match=r"^nosuch: command not found"):
         command_run._as_child(["nosuch"], dict(os.environ))
 
 

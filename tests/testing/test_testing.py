@@ -26,11 +26,11 @@ def run(directory, files, *options, **variables):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--junitxml=found.xml", *options]
     done = ended(command, directory, {**environment, "PYTHONDONTWRITEBYTECODE": "1", **variables}, timeout=120)
     assert (directory / "found.xml").exists(), done.stdout + done.stderr
-    found = {}
+    results = {}
     for case in ElementTree.parse(directory / "found.xml").iter("testcase"):
         [outcome, message] = next(((each.tag, each.get("message", "")) for each in case), ("passed", ""))
-        found[case.get("name")] = (outcome, message)
-    return found, done.stdout + done.stderr
+        results[case.get("name")] = (outcome, message)
+    return results, done.stdout + done.stderr
 
 
 def test_a_distribution_without_patches_is_an_error(tmp_path):
@@ -86,11 +86,11 @@ def test_a_proof_needs_the_bug_without_the_patch_and_not_with_it(tmp_path):
         def test_proof(patch_id):
             prove(patch_id)
     """
-    found, output = run(tmp_path, {"test_proofs.py": test}, PYTHONPATH=str(tmp_path))
+    results, output = run(tmp_path, {"test_proofs.py": test}, PYTHONPATH=str(tmp_path))
     expected = {f"test_proof[acme:{name}]": outcome for name, (outcome, _, _) in PROOFS.items()}
-    assert {name: outcome for name, (outcome, _) in found.items()} == expected, output
+    assert {name: outcome for name, (outcome, _) in results.items()} == expected, output
     for name, (_, words, _) in PROOFS.items():
-        assert words in found[f"test_proof[acme:{name}]"][1]
+        assert words in results[f"test_proof[acme:{name}]"][1]
 
 
 def test_import_dsfix_needs_no_pytest():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...job import AUTO
-from ...rules import Found, error, warning
+from ...rules import Match, error, warning
 from ..facts import Facts, name_of
 from ..placeholders import Path
 
@@ -47,26 +47,26 @@ def _auto_paths(facts: Facts) -> Iterator[Path]:
 
 
 @error("set the stage", "run: 0.12.0 to 0.19.8")
-def auto_stage(facts: Facts) -> Iterator[Found]:
+def auto_stage(facts: Facts) -> Iterator[Match]:
     if facts.plain and facts.get("zero_optimization", "stage") == AUTO:
-        yield Found("zero_optimization.stage", '"auto" is silently dropped: the stage is 0 and ZeRO is off')
+        yield Match("zero_optimization.stage", '"auto" is silently dropped: the stage is 0 and ZeRO is off')
 
 
 @error('set a value; only transformers and accelerate fill in "auto"', "run: 0.14.2 to 0.19.8")
-def auto_number(facts: Facts) -> Iterator[Found]:
+def auto_number(facts: Facts) -> Iterator[Match]:
     for path in _auto_paths(facts) if facts.plain else ():
         if _fails(path):
-            yield Found(
+            yield Match(
                 name_of(path), '"auto" makes DeepSpeed raise a TypeError or ValueError that does not name the key'
             )
 
 
 @warning("set a number, or remove the key", "run: 0.12.0 to 0.19.8: 5e8 elements for reduce_bucket_size")
-def auto_bucket(facts: Facts) -> Iterator[Found]:
+def auto_bucket(facts: Facts) -> Iterator[Match]:
     for name in _BUCKETS:
         if facts.plain and facts.get("zero_optimization", name) == AUTO:
             what = '"auto" is dropped: the default is used, not a value based on the model\'s hidden size'
-            yield Found(f"zero_optimization.{name}", what)
+            yield Match(f"zero_optimization.{name}", what)
 
 
 def _unfilled_paths(facts: Facts) -> Iterator[Path]:
@@ -86,10 +86,10 @@ def _fails(path: Path) -> bool:
 
 
 @error("set a value, or remove the key", "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError")
-def auto_unresolved(facts: Facts) -> Iterator[Found]:
+def auto_unresolved(facts: Facts) -> Iterator[Match]:
     for path in _unfilled_paths(facts) if _is_filled_in(facts) else ():
         what = 'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError'
-        yield Found(name_of(path), what)
+        yield Match(name_of(path), what)
 
 
 @warning(
@@ -97,11 +97,11 @@ def auto_unresolved(facts: Facts) -> Iterator[Found]:
     "run: accelerate 1.15.0: DeepSpeedPlugin.fill_match raises ValueError",
     "the source of 0.12.0 to 0.19.8: DeepSpeedConfigModel drops it",
 )
-def auto_perhaps_unresolved(facts: Facts) -> Iterator[Found]:
+def auto_perhaps_unresolved(facts: Facts) -> Iterator[Match]:
     if facts.may_only_infer or _is_filled_in(facts):
         return
     for path in _unfilled_paths(facts):
         above = facts.known.keys.find(*path[:-1])
         alone = "; DeepSpeed alone drops it and uses the default" if above is not None and above.closed else ""
         what = f'neither transformers nor accelerate fills in "auto" here: accelerate raises a ValueError{alone}'
-        yield Found(name_of(path), what)
+        yield Match(name_of(path), what)

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, error, fits, note, warning
+from ...rules import Match, error, fits, note, warning
 from ..accelerate import PLACES
 from ..facts import Facts
 
 
 @error("remove one of them", "run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config")
-def duplicate_key(facts: Facts) -> Iterator[Found]:
+def duplicate_key(facts: Facts) -> Iterator[Match]:
     for key in facts.reading.duplicates:
-        yield Found(key, "duplicate key: DeepSpeed raises a ValueError, json uses the last value")
+        yield Match(key, "duplicate key: DeepSpeed raises a ValueError, json uses the last value")
 
 
 @warning("write plain JSON", "run: accelerate 1.15.0: JSONDecodeError")
-def not_plain_json(facts: Facts) -> Iterator[Found]:
+def not_plain_json(facts: Facts) -> Iterator[Match]:
     if not facts.reading.plain_json and not facts.plain and facts.has_auto and not facts.placeholders:
         what = 'not plain JSON: transformers and accelerate, which fill in "auto", cannot read it; DeepSpeed can'
-        yield Found("", what)
+        yield Match("", what)
 
 
 @error(
     "set it in the DeepSpeed config file only",
     "run: accelerate 1.15.0: When using `deepspeed_config_file`, the following … will be ignored",
 )
-def accelerate_ignores(facts: Facts) -> Iterator[Found]:
+def accelerate_ignores(facts: Facts) -> Iterator[Match]:
     accelerate = facts.accelerate
     if accelerate is None or accelerate.file is None:
         return
@@ -34,21 +34,21 @@ def accelerate_ignores(facts: Facts) -> Iterator[Found]:
     if accelerate.others.get("mixed_precision") is not None:
         named.append("mixed_precision")
     for where in named:
-        yield Found(where, "cannot be combined with deepspeed_config_file: accelerate raises a ValueError")
+        yield Match(where, "cannot be combined with deepspeed_config_file: accelerate raises a ValueError")
 
 
 @warning("set distributed_type: DEEPSPEED", "accelerate's launcher: use_deepspeed")
-def accelerate_not_deepspeed(facts: Facts) -> Iterator[Found]:
+def accelerate_not_deepspeed(facts: Facts) -> Iterator[Match]:
     accelerate = facts.accelerate
     if accelerate is not None and str(accelerate.others.get("distributed_type", "DEEPSPEED")).upper() != "DEEPSPEED":
         kind = accelerate.others["distributed_type"]
-        yield Found("distributed_type", f"is {kind}: accelerate uses deepspeed_config with DEEPSPEED only")
+        yield Match("distributed_type", f"is {kind}: accelerate uses deepspeed_config with DEEPSPEED only")
 
 
 @error('add "zero_optimization": {"stage": 0}', "run: accelerate 1.15.0: Please specify the ZeRO optimization config")
-def accelerate_without_zero(facts: Facts) -> Iterator[Found]:
+def accelerate_without_zero(facts: Facts) -> Iterator[Match]:
     if facts.accelerate is not None and "zero_optimization" not in facts.config:
-        yield Found("zero_optimization", "missing: accelerate requires it in a DeepSpeed config")
+        yield Match("zero_optimization", "missing: accelerate requires it in a DeepSpeed config")
 
 
 @warning(
@@ -56,7 +56,7 @@ def accelerate_without_zero(facts: Facts) -> Iterator[Found]:
     "accelerate 1.15.0: prepare_deepspeed_cmd_env divides num_processes by num_machines",
     "run: torch 2.13.0: torchrun --nproc_per_node 0; the source of 0.18.9: --num_gpus 0 selects nothing",
 )
-def accelerate_processes(facts: Facts) -> Iterator[Found]:
+def accelerate_processes(facts: Facts) -> Iterator[Match]:
     accelerate = facts.accelerate
     if accelerate is None or accelerate.processes is None or accelerate.world_size == accelerate.processes:
         return
@@ -64,7 +64,7 @@ def accelerate_processes(facts: Facts) -> Iterator[Found]:
     effect = f"{total // machines} per machine are started"
     if total < machines:
         effect = "torchrun (standard) fails with an AssertionError, deepspeed (pdsh and others) uses all GPUs"
-    yield Found("num_processes", f"the total over all machines, {total} for {machines}: {effect}")
+    yield Match("num_processes", f"the total over all machines, {total} for {machines}: {effect}")
 
 
 @note(
@@ -72,7 +72,7 @@ def accelerate_processes(facts: Facts) -> Iterator[Found]:
     "the source of accelerate 0.34.2 and 1.15.0: set_deepspeed_weakref, GatheredParameters, get_state_dict",
     "the source of transformers 5.23.0: Trainer.save_model",
 )
-def accelerate_zero3(facts: Facts) -> Iterator[Found]:
+def accelerate_zero3(facts: Facts) -> Iterator[Match]:
     accelerate = facts.accelerate
     if accelerate is None or facts.stage != 3:
         return
@@ -80,7 +80,7 @@ def accelerate_zero3(facts: Facts) -> Iterator[Found]:
         what = "false: accelerate's GatheredParameters gathers nothing"
         if not fits({"accelerate": ">=1.0"}, facts.versions):
             what += "; before accelerate 1.0 each process also loads the whole model before it is partitioned"
-        yield Found("deepspeed_config.zero3_init_flag", what)
+        yield Match("deepspeed_config.zero3_init_flag", what)
     if accelerate.file is None and not accelerate.block.get("zero3_save_16bit_model"):
         what = "not set: accelerator.get_state_dict raises a ValueError, Trainer saves partitioned weights only"
-        yield Found("deepspeed_config.zero3_save_16bit_model", what)
+        yield Match("deepspeed_config.zero3_save_16bit_model", what)

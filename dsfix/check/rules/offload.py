@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from ...rules import Found, error, warning
+from ...rules import Match, error, warning
 from ..facts import Facts
 
 _PARTS = ("offload_optimizer", "offload_param")
@@ -15,18 +15,18 @@ _WEIGHTS = 2  # bytes per parameter that offload_param adds
 
 
 @error("set nvme_path to a directory on a local NVMe disk", "run: 0.14.2 to 0.19.8: AssertionError for offload_param")
-def no_nvme_path(facts: Facts) -> Iterator[Found]:
+def no_nvme_path(facts: Facts) -> Iterator[Match]:
     for part in _PARTS:
         path = facts.get("zero_optimization", part, "nvme_path")
         if facts.stage == 3 and facts.device(part) == "nvme" and path in (None, "none"):
-            yield Found(f"zero_optimization.{part}.nvme_path", "not set, but the device is nvme")
+            yield Match(f"zero_optimization.{part}.nvme_path", "not set, but the device is nvme")
 
 
 @error(
     'pass DeepSpeedCPUAdam, name the optimizer in the config, or set "zero_force_ds_cpu_optimizer": false',
     "run: 0.14.2 to 0.19.8, stages 1 to 3: ZeRORuntimeException",
 )
-def offload_client_optimizer(facts: Facts) -> Iterator[Found]:
+def offload_client_optimizer(facts: Facts) -> Iterator[Match]:
     own = facts.arguments.get("optimizer")
     accepted = ["DeepSpeedCPUAdam", "ZenFlowCPUAdam"]
     if facts.release >= Version("0.17.6"):
@@ -36,7 +36,7 @@ def offload_client_optimizer(facts: Facts) -> Iterator[Found]:
         return
     if facts.get("zero_force_ds_cpu_optimizer", default=True):
         what = f"the script passes {own}, but with offload_optimizer DeepSpeed requires DeepSpeedCPUAdam"
-        yield Found("zero_force_ds_cpu_optimizer", what)
+        yield Match("zero_force_ds_cpu_optimizer", what)
 
 
 def _pinned(facts: Facts) -> list[str]:
@@ -46,16 +46,16 @@ def _pinned(facts: Facts) -> list[str]:
 
 
 @warning('set "pin_memory": false', "https://docs.nvidia.com/cuda/wsl-user-guide: pinned system memory is limited")
-def pinned_memory_limited(facts: Facts) -> Iterator[Found]:
+def pinned_memory_limited(facts: Facts) -> Iterator[Match]:
     for part in _pinned(facts) if facts.pinned_limited else ():
-        yield Found(f"zero_optimization.{part}.pin_memory", "this machine runs WSL 2, which limits pinned memory")
+        yield Match(f"zero_optimization.{part}.pin_memory", "this machine runs WSL 2, which limits pinned memory")
 
 
 @warning(
     "use more machines, offload less, or offload to nvme",
     "deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs",
 )
-def offload_memory(facts: Facts) -> Iterator[Found]:
+def offload_memory(facts: Facts) -> Iterator[Match]:
     parameters = facts.number("parameters")
     if parameters is None or facts.memory is None or not facts.stage:
         return
@@ -65,16 +65,16 @@ def offload_memory(facts: Facts) -> Iterator[Found]:
     need = sum(bytes_per_parameter[part] for part in parts) * parameters / 1e9
     if need > facts.memory:
         what = f"offloads about {need:.0f} GB, but this machine has {facts.memory:.0f} GB of memory"
-        yield Found(f"zero_optimization.{parts[0]}", what)
+        yield Match(f"zero_optimization.{parts[0]}", what)
 
 
 @warning(
     'set "stage3_gather_16bit_weights_on_model_save": true, or convert with zero_to_fp32.py',
     "the source of 0.12.0 to 0.19.8: save_16bit_model returns False",
 )
-def weights_not_gathered(facts: Facts) -> Iterator[Found]:
+def weights_not_gathered(facts: Facts) -> Iterator[Match]:
     zero = facts.block("zero_optimization")
     names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
     old = "stage3_gather_fp16_weights_on_model_save"
     if facts.stage == 3 and facts.arguments.get("save_16bit") and not any(zero.get(name) for name in (*names, old)):
-        yield Found(f"zero_optimization.{names[0]}", "not set: save_16bit_model saves no 16-bit weights")
+        yield Match(f"zero_optimization.{names[0]}", "not set: save_16bit_model saves no 16-bit weights")

@@ -10,7 +10,7 @@ from ...catalogue import registry
 from ...catalogue.registry import Entry
 from ...job import AUTO, Job
 from ...patch import Severity
-from ...rules import Found, Level, Rule, fits, note
+from ...rules import Level, Match, Rule, fits, note
 from ..facts import Facts
 
 _PRECISIONS = ("fp16", "bf16")
@@ -44,8 +44,10 @@ def _with(job: Job, values: dict[str, Any]) -> Job:
 
 def _open(job: Job) -> list[str]:
     """The keys still to be filled in that decide on bugs."""
-    found = [name for name in _PRECISIONS if not job.plain and job.block(name).get("enabled") == AUTO]
-    return found + [name for name in ("gradient_accumulation_steps", "gradient_clipping") if job.get(name) == AUTO]
+    open_precisions = [name for name in _PRECISIONS if not job.plain and job.block(name).get("enabled") == AUTO]
+    return open_precisions + [
+        name for name in ("gradient_accumulation_steps", "gradient_clipping") if job.get(name) == AUTO
+    ]
 
 
 def _needs(meets: Callable[[Job], bool], job: Job) -> str:
@@ -73,11 +75,11 @@ def _in_any(meets: Callable[[Job], bool], job: Job) -> bool:
     return any(all(map(meets, jobs)) for jobs in bare)
 
 
-def _find(entry: Entry) -> Callable[[Facts], Iterator[Found]]:
-    def find(facts: Facts) -> Iterator[Found]:
+def _find(entry: Entry) -> Callable[[Facts], Iterator[Match]]:
+    def find(facts: Facts) -> Iterator[Match]:
         meets = entry.patch.config
         if meets is not None and meets(facts.job) and not _needs(meets, facts.job):
-            yield Found("", entry.patch.title)
+            yield Match("", entry.patch.title)
 
     return find
 
@@ -86,7 +88,7 @@ def _find(entry: Entry) -> Callable[[Facts], Iterator[Found]]:
     "set the final value with --model-args: bf16, fp16, gradient_accumulation_steps, max_grad_norm",
     "the conditions of the patches",
 )
-def bugs_with_auto(facts: Facts) -> Iterator[Found]:
+def bugs_with_auto(facts: Facts) -> Iterator[Match]:
     bugs: dict[str, list[str]] = {}
     for entry in registry.catalogue().values():
         meets = entry.patch.config
@@ -97,14 +99,14 @@ def bugs_with_auto(facts: Facts) -> Iterator[Found]:
     bugs.pop("", None)
     if bugs and not facts.unfilled:
         shown = "; ".join(f"with {needs}: {', '.join(ids)}" for needs, ids in bugs.items())
-        yield Found("", f'known bugs that depend on what "auto" becomes: {shown}')
+        yield Match("", f'known bugs that depend on what "auto" becomes: {shown}')
 
 
 @note(
     "put `import dsfix` on the first line of the script; `python -m dsfix show ID` says which jobs are affected",
     "the patches without a condition, by area, severity, releases and ids",
 )
-def bugs_beyond_the_config(facts: Facts) -> Iterator[Found]:
+def bugs_beyond_the_config(facts: Facts) -> Iterator[Match]:
     bugs: dict[str, list[str]] = {each.value: [] for each in _SEVERITIES}
     if not facts.filled_in or facts.unfilled:
         return
@@ -117,7 +119,7 @@ def bugs_beyond_the_config(facts: Facts) -> Iterator[Found]:
             bugs[patch.severity.value].append(entry.id)
     shown = "; ".join(f"{severity}: {', '.join(ids)}" for severity, ids in bugs.items() if ids)
     if shown:
-        yield Found("", f"known bugs that depend on the model, its outputs or the script: {shown}")
+        yield Match("", f"known bugs that depend on the model, its outputs or the script: {shown}")
 
 
 BUGS = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, error, warning
+from ...rules import Match, error, warning
 from ..facts import Facts, name_of
 from ..placeholders import takes_text
 
@@ -23,12 +23,12 @@ def _rejects(facts: Facts) -> bool:
     "fill them in, and check the result",
     "run: 0.12.0 to 0.19.8: for a number a string is rejected, for a boolean rejected or taken for true",
 )
-def template(facts: Facts) -> Iterator[Found]:
+def template(facts: Facts) -> Iterator[Match]:
     if facts.placeholders and _rejects(facts):
-        yield Found("", f"a template, not yet a config: placeholders in {_listed(facts)}")
+        yield Match("", f"a template, not yet a config: placeholders in {_listed(facts)}")
 
 
 @warning("fill them in", "the source of 0.12.0 to 0.19.8: nothing is replaced in a config")
-def placeholder_in_text(facts: Facts) -> Iterator[Found]:
+def placeholder_in_text(facts: Facts) -> Iterator[Match]:
     if facts.placeholders and not _rejects(facts):
-        yield Found("", f"placeholders, which DeepSpeed takes for the values: {_listed(facts)}")
+        yield Match("", f"placeholders, which DeepSpeed takes for the values: {_listed(facts)}")

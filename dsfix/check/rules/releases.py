@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from ...job import AUTO
-from ...rules import Found, error, fits, note, warning
+from ...rules import Match, error, fits, note, warning
 from ..facts import Facts, is_number
 
 # releases, ZeRO stages (none: all), what DeepCompile does there
@@ -38,16 +38,16 @@ _DOTS = 2  # of parent.name.weight
     *(f"#{each}" for each in (8033, 8036, 8059, 8106, 8157, 8159)),
     affects={"deepspeed": ">=0.16.6,<0.19.4"},
 )
-def deepcompile_bugs(facts: Facts) -> Iterator[Found]:
+def deepcompile_bugs(facts: Facts) -> Iterator[Match]:
     if facts.get("compile", "deepcompile") is not True or not facts.stage:
         return
-    told = [
+    effects = [
         what
         for releases, stages, what in _DEEPCOMPILE
         if fits({"deepspeed": releases}, facts.versions) and (not stages or facts.stage in stages)
     ]
-    if told:
-        yield Found("compile.deepcompile", f"DeepCompile in this release: {'; '.join(told)}")
+    if effects:
+        yield Match("compile.deepcompile", f"DeepCompile in this release: {'; '.join(effects)}")
 
 
 @warning(
@@ -56,10 +56,10 @@ def deepcompile_bugs(facts: Facts) -> Iterator[Found]:
     "#6718",
     affects={"deepspeed": ">=0.13.2,<0.14.3"},
 )
-def compiled_checkpointing(facts: Facts) -> Iterator[Found]:
+def compiled_checkpointing(facts: Facts) -> Iterator[Match]:
     if facts.get("compile", "enabled") is True and facts.stage == 3:
         what = "torch.compile + ZeRO-3: layers under deepspeed.checkpointing.checkpoint get zero gradients"
-        yield Found("compile.enabled", what)
+        yield Match("compile.enabled", what)
 
 
 def _optimizer_on_nvme(facts: Facts) -> bool:
@@ -72,10 +72,10 @@ def _optimizer_on_nvme(facts: Facts) -> bool:
     "the source of 0.12.3",
     affects={"deepspeed": "<0.12.4"},
 )
-def nvme_gradients_lost(facts: Facts) -> Iterator[Found]:
+def nvme_gradients_lost(facts: Facts) -> Iterator[Match]:
     if _optimizer_on_nvme(facts):
         what = "of parameters that are reduced together, only the last is updated with its gradient"
-        yield Found("zero_optimization.offload_optimizer.device", what)
+        yield Match("zero_optimization.offload_optimizer.device", what)
 
 
 @warning(
@@ -84,17 +84,17 @@ def nvme_gradients_lost(facts: Facts) -> Iterator[Found]:
     "the source of 0.13.0",
     affects={"deepspeed": ">=0.13.0,<0.18.0"},
 )
-def nvme_checkpoints_overwritten(facts: Facts) -> Iterator[Found]:
+def nvme_checkpoints_overwritten(facts: Facts) -> Iterator[Match]:
     if _optimizer_on_nvme(facts) and facts.world_size != 1:
         what = "all ranks save their optimizer files under the same names: only one rank's survive"
-        yield Found("zero_optimization.offload_optimizer.device", what)
+        yield Match("zero_optimization.offload_optimizer.device", what)
 
 
 @warning("set it to false, or upgrade to DeepSpeed 0.14.5 or later", "#5700", affects={"deepspeed": "<0.14.5"})
-def nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
+def nvme_pipeline_write(facts: Facts) -> Iterator[Match]:
     if _optimizer_on_nvme(facts) and facts.get("zero_optimization", "offload_optimizer", "pipeline_write") is True:
         what = "written buffers stay referenced, so host memory fills up"
-        yield Found("zero_optimization.offload_optimizer.pipeline_write", what)
+        yield Match("zero_optimization.offload_optimizer.pipeline_write", what)
 
 
 @warning(
@@ -103,17 +103,17 @@ def nvme_pipeline_write(facts: Facts) -> Iterator[Found]:
     "the source of 0.12.0: the kernel takes __half",
     affects={"deepspeed": "<0.19.6"},
 )
-def quantized_weights_in_bf16(facts: Facts) -> Iterator[Found]:
+def quantized_weights_in_bf16(facts: Facts) -> Iterator[Match]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_weights") is True and facts.on("bf16"):
         what = "the quantizer reinterprets bf16 weights as fp16: the model computes with wrong weights"
-        yield Found("zero_optimization.zero_quantized_weights", what)
+        yield Match("zero_optimization.zero_quantized_weights", what)
 
 
 @warning("remove the key, or upgrade to DeepSpeed 0.13.2 or later", "#5056", affects={"deepspeed": "<0.13.2"})
-def quantized_gradients_of_odd_sizes(facts: Facts) -> Iterator[Found]:
+def quantized_gradients_of_odd_sizes(facts: Facts) -> Iterator[Match]:
     if facts.stage == 3 and facts.get("zero_optimization", "zero_quantized_gradients") is True:
         what = "fails for a weight whose number of elements is not a multiple of twice the number of ranks"
-        yield Found("zero_optimization.zero_quantized_gradients", what)
+        yield Match("zero_optimization.zero_quantized_gradients", what)
 
 
 @warning(
@@ -122,20 +122,20 @@ def quantized_gradients_of_odd_sizes(facts: Facts) -> Iterator[Found]:
     "#5434",
     affects={"deepspeed": ">=0.13.3,<0.14.2"},
 )
-def immediate_grad_update(facts: Facts) -> Iterator[Found]:
+def immediate_grad_update(facts: Facts) -> Iterator[Match]:
     for name in ("bf16", "bfloat16"):
         if facts.on("bf16") and facts.stage in (0, 1) and facts.block(name).get("immediate_grad_update") is True:
             what = "gradients in bf16 stay in memory until the next backward pass"
             if fits({"deepspeed": "==0.14.1"}, facts.versions):
                 what = "the backward pass fails: 'Tensor' object has no attribute '_zero'"
-            yield Found(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
+            yield Match(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
 
 
 @note("remove the key, or upgrade to DeepSpeed 0.13.0 or later", "#4946", affects={"deepspeed": ">=0.12.4,<0.13.0"})
-def separate_buckets_all_reduced(facts: Facts) -> Iterator[Found]:
+def separate_buckets_all_reduced(facts: Facts) -> Iterator[Match]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
         what = "has no effect: gradients are still all-reduced, each rank's part separately"
-        yield Found("zero_optimization.use_multi_rank_bucket_allreduce", what)
+        yield Match("zero_optimization.use_multi_rank_bucket_allreduce", what)
 
 
 @note(
@@ -143,37 +143,37 @@ def separate_buckets_all_reduced(facts: Facts) -> Iterator[Found]:
     "#5868",
     affects={"deepspeed": "<0.14.5"},
 )
-def empty_reductions(facts: Facts) -> Iterator[Found]:
+def empty_reductions(facts: Facts) -> Iterator[Match]:
     zero = facts.block("zero_optimization")
     if facts.stage == 2 and zero.get("reduce_scatter") is False and is_number(zero.get("reduce_bucket_size")):
         what = "each parameter larger than the bucket causes an empty all-reduce"
-        yield Found("zero_optimization.reduce_bucket_size", what)
+        yield Match("zero_optimization.reduce_bucket_size", what)
 
 
 @warning(
     "upgrade to DeepSpeed 0.19.8 or later, or use ZeRO-2", "#8443", "#8438", affects={"deepspeed": ">=0.18.9,<0.19.8"}
 )
-def muon_in_zero3(facts: Facts) -> Iterator[Found]:
+def muon_in_zero3(facts: Facts) -> Iterator[Match]:
     if facts.optimizer != "muon" or facts.stage != 3 or "optimizer" in facts.arguments:
         return
     if is_number(facts.accumulation) and facts.accumulation > 1:
         what = "Muon in ZeRO-3 updates its momentum with each micro-batch, not with their sum"
-        yield Found("gradient_accumulation_steps", what)
+        yield Match("gradient_accumulation_steps", what)
     if fits({"deepspeed": "<0.19.7"}, facts.versions):
         what = "if the model is created under zero.Init, as by transformers, Adam trains all weights instead of Muon"
-        yield Found("optimizer.type", what)
+        yield Match("optimizer.type", what)
 
 
 @warning(
     "remove one of the two keys, if the model has frozen parameters",
     "the source of 0.12.0 to 0.19.8: _partition_param_sec quantizes an empty tensor, and copies into it",
 )
-def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Found]:
+def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Match]:
     name = "zero_quantized_nontrainable_weights"
     size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
     if facts.stage == 3 and is_number(size) and size > 1 and facts.get("zero_optimization", name) is True:
         what = "with zero_hpz_partition_size: frozen weights are written into int8 tensors unscaled, as whole numbers"
-        yield Found(f"zero_optimization.{name}", what)
+        yield Match(f"zero_optimization.{name}", what)
 
 
 @note(
@@ -182,10 +182,10 @@ def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Found]:
     "run: 0.19.3, 0.19.4",
     affects={"deepspeed": "<0.19.4"},
 )
-def memory_efficient_linear_ignored(facts: Facts) -> Iterator[Found]:
+def memory_efficient_linear_ignored(facts: Facts) -> Iterator[Match]:
     if facts.stage == 3 and facts.get("zero_optimization", "memory_efficient_linear") is True:
         what = "has no effect on a model created outside zero.Init: gathered weights stay until the backward pass"
-        yield Found("zero_optimization.memory_efficient_linear", what)
+        yield Match("zero_optimization.memory_efficient_linear", what)
 
 
 @note(
@@ -194,12 +194,12 @@ def memory_efficient_linear_ignored(facts: Facts) -> Iterator[Found]:
     "the source of 0.16.3 and 0.19.6: partition passes free_data=True on",
     affects={"deepspeed": ">=0.16.3,<0.19.7"},
 )
-def joined_modules_released_singly(facts: Facts) -> Iterator[Found]:
+def joined_modules_released_singly(facts: Facts) -> Iterator[Match]:
     name = "stage3_module_granularity_threshold"
     value = facts.get("zero_optimization", name)
     if facts.stage == 3 and is_number(value) and value > 0:
         what = "parameters of the joined modules are still released one by one, so little is gained"
-        yield Found(f"zero_optimization.{name}", what)
+        yield Match(f"zero_optimization.{name}", what)
 
 
 @note(
@@ -208,10 +208,10 @@ def joined_modules_released_singly(facts: Facts) -> Iterator[Found]:
     "the source of 0.12.0 and 0.19.5: no type of the CPU's tensors is known",
     affects={"deepspeed": "<0.19.8"},
 )
-def gradients_not_reduced_on_cpu(facts: Facts) -> Iterator[Found]:
+def gradients_not_reduced_on_cpu(facts: Facts) -> Iterator[Match]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "contiguous_gradients") is False:
         what = "on the CPU accelerator with several ranks: no gradient is reduced, and the ranks' weights diverge"
-        yield Found("zero_optimization.contiguous_gradients", what)
+        yield Match("zero_optimization.contiguous_gradients", what)
 
 
 def _samples_by_difficulty(facts: Facts) -> bool:
@@ -226,17 +226,17 @@ def _samples_by_difficulty(facts: Facts) -> bool:
     "the source of 0.13.2",
     affects={"deepspeed": "<0.13.3"},
 )
-def curriculum_incomplete_batch(facts: Facts) -> Iterator[Found]:
+def curriculum_incomplete_batch(facts: Facts) -> Iterator[Match]:
     if _samples_by_difficulty(facts) and not facts.get("dataloader_drop_last") and facts.world_size != 1:
         what = "with several ranks, the sizes in the broadcast of the last, incomplete batch differ: a hang or a crash"
-        yield Found("data_efficiency.data_sampling.curriculum_learning", what)
+        yield Match("data_efficiency.data_sampling.curriculum_learning", what)
 
 
 @note("start at a difficulty with more samples", "#8520")
-def curriculum_short_batches(facts: Facts) -> Iterator[Found]:
+def curriculum_short_batches(facts: Facts) -> Iterator[Match]:
     if _samples_by_difficulty(facts):
         what = "batches are short while fewer samples than a global batch have the current difficulty"
-        yield Found("data_efficiency.data_sampling.curriculum_learning", what)
+        yield Match("data_efficiency.data_sampling.curriculum_learning", what)
 
 
 @note(
@@ -244,10 +244,10 @@ def curriculum_short_batches(facts: Facts) -> Iterator[Found]:
     "#5101",
     affects={"deepspeed": "<0.14.1"},
 )
-def hybrid_engine_of_bloom(facts: Facts) -> Iterator[Found]:
+def hybrid_engine_of_bloom(facts: Facts) -> Iterator[Match]:
     if facts.get("hybrid_engine", "enabled") is True:
         what = "if the model is BLOOM: its attention mask is inverted twice, and generated text is wrong"
-        yield Found("hybrid_engine.enabled", what)
+        yield Match("hybrid_engine.enabled", what)
 
 
 def _is_cosine(facts: Facts) -> bool:
@@ -255,27 +255,27 @@ def _is_cosine(facts: Facts) -> bool:
 
 
 @error('set "log" or "linear"', "#8151", "run: 0.18.9", affects={"deepspeed": ">=0.12.3,<0.19.4"})
-def cosine_warmup_type(facts: Facts) -> Iterator[Found]:
+def cosine_warmup_type(facts: Facts) -> Iterator[Match]:
     value = facts.block("scheduler", "params").get("warmup_type", "log")
     if _is_cosine(facts) and value not in (*_COSINE_WARMUPS, AUTO):
-        yield Found("scheduler.params.warmup_type", f'"{value}" is unknown: the first step raises UnboundLocalError')
+        yield Match("scheduler.params.warmup_type", f'"{value}" is unknown: the first step raises UnboundLocalError')
 
 
 @error("set 2, or upgrade to DeepSpeed 0.12.4 or later", "#4688", "run: 0.12.3", affects={"deepspeed": "==0.12.3"})
-def cosine_warmup_steps(facts: Facts) -> Iterator[Found]:
+def cosine_warmup_steps(facts: Facts) -> Iterator[Match]:
     value = facts.block("scheduler", "params").get("warmup_num_steps")
     if _is_cosine(facts) and is_number(value) and value in (0, 1):
-        yield Found("scheduler.params.warmup_num_steps", f"{value}: DeepSpeed divides by its logarithm and fails")
+        yield Match("scheduler.params.warmup_num_steps", f"{value}: DeepSpeed divides by its logarithm and fails")
 
 
 @error("set a positive number of steps, e.g. 1000", "#8050", "the source of 0.19.2")
-def loss_scale_window_zero(facts: Facts) -> Iterator[Found]:
+def loss_scale_window_zero(facts: Facts) -> Iterator[Match]:
     fp16 = facts.block("fp16")
     value = fp16.get("loss_scale_window")
     if facts.on("fp16") and not fp16.get("loss_scale") and is_number(value) and int(value) == 0:
         newer = fits({"deepspeed": ">=0.19.3"}, facts.versions)
         effect = "DeepSpeed rejects it" if newer else "the job ends with a ZeroDivisionError after a few steps"
-        yield Found("fp16.loss_scale_window", f"must be positive, got {value}: {effect}")
+        yield Match("fp16.loss_scale_window", f"must be positive, got {value}: {effect}")
 
 
 @note(
@@ -285,27 +285,27 @@ def loss_scale_window_zero(facts: Facts) -> Iterator[Found]:
     "#7688",
     affects={"deepspeed": ">=0.17.6,<0.18.3"},
 )
-def breakdown_not_printed(facts: Facts) -> Iterator[Found]:
+def breakdown_not_printed(facts: Facts) -> Iterator[Match]:
     silent = {"memory_breakdown": ">=0.17.6,<0.18.3", "wall_clock_breakdown": "==0.17.6"}
     for name, releases in silent.items():
         if facts.get(name) is True and fits({"deepspeed": releases}, facts.versions):
-            yield Found(name, "prints nothing: the log shows warnings only")
+            yield Match(name, "prints nothing: the log shows warnings only")
 
 
 @note("upgrade to DeepSpeed 0.13.3 or later", "#4374", "#4724", affects={"deepspeed": "<0.13.3"})
-def flops_not_counted(facts: Facts) -> Iterator[Found]:
+def flops_not_counted(facts: Facts) -> Iterator[Match]:
     if facts.get("flops_profiler", "enabled") is True:
         what = "counts scaled_dot_product_attention and the operator @ as 0"
         if fits({"deepspeed": "<0.12.4"}, facts.versions):
             what += ", and underestimates the latency of nested containers"
-        yield Found("flops_profiler.enabled", what)
+        yield Match("flops_profiler.enabled", what)
 
 
 @warning("use DeepSpeed 0.16.3, 0.16.5 or later", "#7112", affects={"deepspeed": "==0.16.4"})
-def shards_not_kept_on_host(facts: Facts) -> Iterator[Found]:
+def shards_not_kept_on_host(facts: Facts) -> Iterator[Match]:
     for path in (("keep_module_on_host",), ("tensor_parallel", "keep_module_on_host")):
         if facts.get(*path) is True:
-            yield Found(".".join(path), "has no effect in this release: the shards are moved to the GPU")
+            yield Match(".".join(path), "has no effect in this release: the shards are moved to the GPU")
 
 
 @warning(
@@ -313,7 +313,7 @@ def shards_not_kept_on_host(facts: Facts) -> Iterator[Found]:
     "#7073",
     affects={"deepspeed": "==0.16.4"},
 )
-def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
+def autotp_of_meta_model(facts: Facts) -> Iterator[Match]:
     if not facts.inference or facts.get("checkpoint") is None or facts.get("replace_with_kernel_inject") is True:
         return
     sizes = [facts.get(name, "tp_size", default=1) for name in ("tensor_parallel", "tp")]
@@ -321,7 +321,7 @@ def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
         what = (
             "if the model is on the meta device: AutoTP allocates its shards too early, and the checkpoint does not fit"
         )
-        yield Found("checkpoint", what)
+        yield Match("checkpoint", what)
 
 
 @warning(
@@ -330,11 +330,11 @@ def autotp_of_meta_model(facts: Facts) -> Iterator[Found]:
     "the source of 0.17.4",
     affects={"deepspeed": "<0.17.6"},
 )
-def experts_taken_for_ranks(facts: Facts) -> Iterator[Found]:
+def experts_taken_for_ranks(facts: Facts) -> Iterator[Match]:
     for name in ("moe_experts", "num_experts"):
         if facts.inference and facts.get("moe", name) is not None and facts.world_size != 1:
             what = "with several ranks it is used as ep_size: with more experts than ranks, no expert group exists"
-            yield Found(f"moe.{name}", what)
+            yield Match(f"moe.{name}", what)
 
 
 @warning(
@@ -343,12 +343,12 @@ def experts_taken_for_ranks(facts: Facts) -> Iterator[Found]:
     "the source of 0.19.2 and 0.19.3: the rank is that of the whole job's group",
     affects={"deepspeed": ">=0.19.3,<0.19.7"},
 )
-def mics_groups_hang(facts: Facts) -> Iterator[Found]:
+def mics_groups_hang(facts: Facts) -> Iterator[Match]:
     size = facts.block("zero_optimization").get("mics_shard_size")
     if facts.stage != 3 or not is_number(size) or size < 1 or (facts.world_size or size + 1) <= size:
         return
     what = f"with more than {size} ranks, all groups but the first treat gradients as padding, and the job hangs"
-    yield Found("zero_optimization.mics_shard_size", what)
+    yield Match("zero_optimization.mics_shard_size", what)
 
 
 @warning(
@@ -358,7 +358,7 @@ def mics_groups_hang(facts: Facts) -> Iterator[Found]:
     "the source of 0.18.8 and 0.18.9",
     affects={"deepspeed": ">=0.18.6,<0.18.9"},
 )
-def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
+def partition_patterns_match_nothing(facts: Facts) -> Iterator[Match]:
     tensor = facts.block("tensor_parallel")
     config, size = tensor.get("partition_config"), tensor.get("autotp_size")
     specs = config.get("layer_specs") if isinstance(config, Mapping) else None
@@ -366,7 +366,7 @@ def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
         for pattern in spec.get("patterns") or () if isinstance(spec, Mapping) else ():
             if isinstance(pattern, str) and pattern.count("\\.") > _DOTS and not set("?|(") & set(pattern):
                 what = f"{pattern} is matched against parent.name.weight, not the whole path, and matches nothing"
-                yield Found("tensor_parallel.partition_config.layer_specs", f"{what}: these weights are not split")
+                yield Match("tensor_parallel.partition_config.layer_specs", f"{what}: these weights are not split")
 
 
 @warning(
@@ -375,11 +375,11 @@ def partition_patterns_match_nothing(facts: Facts) -> Iterator[Found]:
     "the source of 0.17.1 and 0.19.0",
     affects={"deepspeed": ">=0.17.1,<0.19.1"},
 )
-def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Found]:
+def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Match]:
     writer = facts.get("checkpoint", "writer")
     if isinstance(writer, Mapping) and str(writer.get("type", "fast")).lower() == "fast":
         what = "written files stay open, so deleted checkpoints keep occupying disk space"
-        yield Found("checkpoint.writer", what)
+        yield Match("checkpoint.writer", what)
 
 
 @note(
@@ -388,10 +388,10 @@ def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Found]:
     "the source of 0.19.3: the recorded times are sorted before they are compared",
     affects={"deepspeed": "<0.19.4"},
 )
-def straggler_times(facts: Facts) -> Iterator[Found]:
+def straggler_times(facts: Facts) -> Iterator[Match]:
     if facts.get("comms_logger", "enabled") is True:
         what = "if the script calls log_summary(show_straggler=True), its straggler times are too small"
-        yield Found("comms_logger.enabled", what)
+        yield Match("comms_logger.enabled", what)
 
 
 @note(
@@ -400,15 +400,15 @@ def straggler_times(facts: Facts) -> Iterator[Found]:
     "the source of 0.19.5",
     affects={"deepspeed": "<0.19.6"},
 )
-def elastic_batch_above_maximum(facts: Facts) -> Iterator[Found]:
+def elastic_batch_above_maximum(facts: Facts) -> Iterator[Match]:
     elastic = facts.block("elasticity")
     sizes, largest = elastic.get("micro_batch_sizes"), elastic.get("max_train_batch_size")
     if elastic.get("enabled") is not True or not isinstance(largest, int) or not isinstance(sizes, list):
         return
-    multiple = functools.reduce(_multiple, sizes, 1) if all(isinstance(each, int) and each > 0 for each in sizes) else 0
+    multiple = functools.reduce(_multiple, sizes, 1) if all(isinstance(siz, int) and siz > 0 for siz in sizes) else 0
     if multiple > largest:
         what = f"{largest}, but DeepSpeed may choose {multiple}, the least common multiple of the micro_batch_sizes"
-        yield Found("elasticity.max_train_batch_size", what)
+        yield Match("elasticity.max_train_batch_size", what)
 
 
 def _multiple(one: int, other: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...rules import Found, error, note
+from ...rules import Match, error, note
 from ..facts import Facts
 
 _OWN_KEYS = ("torch_adam", "adam_w_mode")  # of the config's Adam; torch's does not know them
@@ -23,12 +23,12 @@ def _zenflow(facts: Facts) -> bool:
     "the source of 0.18.2, 0.19.1 and 0.19.2",
     affects={"deepspeed": ">=0.18.3,<0.19.2"},
 )
-def zenflow_never_selects(facts: Facts) -> Iterator[Found]:
+def zenflow_never_selects(facts: Facts) -> Iterator[Match]:
     if _zenflow(facts):
         what = (
             "its count of micro-batches stays at -1: gradients are never selected, and the first update divides by zero"
         )
-        yield Found("zero_optimization.zenflow", f"{what}: the weights become nan")
+        yield Match("zero_optimization.zenflow", f"{what}: the weights become nan")
 
 
 @error(
@@ -37,12 +37,12 @@ def zenflow_never_selects(facts: Facts) -> Iterator[Found]:
     "the source of 0.19.0 and 0.19.1",
     affects={"deepspeed": ">=0.19.1"},
 )
-def zenflow_optimizer_keys(facts: Facts) -> Iterator[Found]:
+def zenflow_optimizer_keys(facts: Facts) -> Iterator[Match]:
     if _zenflow(facts) and facts.optimizer in ("adam", "adamw") and "optimizer" not in facts.arguments:
         for key in _OWN_KEYS:
             if key in facts.block("optimizer", "params"):
                 what = "ZenFlow passes it to torch.optim.AdamW, which raises a TypeError"
-                yield Found(f"optimizer.params.{key}", what)
+                yield Match(f"optimizer.params.{key}", what)
 
 
 @note(
@@ -51,8 +51,8 @@ def zenflow_optimizer_keys(facts: Facts) -> Iterator[Found]:
     "the source of 0.18.8",
     affects={"deepspeed": ">=0.18.0,<0.18.9"},
 )
-def super_offload_settings(facts: Facts) -> Iterator[Found]:
+def super_offload_settings(facts: Facts) -> Iterator[Match]:
     if facts.stage == 3 and facts.get("zero_optimization", "offload_optimizer", "super_offload") is True:
         what = "weights stepped on the CPU keep the initial learning rate: a scheduler has no effect there"
         where = "zero_optimization.offload_optimizer.super_offload"
-        yield Found(where, f"{what}; and all groups become one, with the settings of the first")
+        yield Match(where, f"{what}; and all groups become one, with the settings of the first")

@@ -25,13 +25,13 @@ def unified_diff(edits: Sequence[Edit]) -> str:
     Raises:
         Unwritable: an anchor shares its line with other statements.
     """
-    found = []
-    for module in dict.fromkeys(each.module for each in edits):
-        path, *texts = edited([(each, each.written) for each in edits if each.module == module])
+    diffs = []
+    for module in dict.fromkeys(edit.module for edit in edits):
+        path, *texts = edited([(edit, edit.code_with_imports) for edit in edits if edit.module == module])
         name, packages = os.path.basename(path), module.split(".")
         folder = packages if name == "__init__.py" else packages[:-1]
-        found.append(_difference("/".join([*folder, name]), *texts))
-    return "".join(found)
+        diffs.append(_difference("/".join([*folder, name]), *texts))
+    return "".join(diffs)
 
 
 def _difference(name: str, before: str, after: str) -> str:

@@ -10,19 +10,19 @@ from ... import survey
 from ...explain.fixes import PatchFix, fixes
 from ...explain.mentions import Versions
 from ...explain.problems import Problem, examined_from
-from ...explain.ranking import Ranked, Standing
+from ...explain.ranking import FindingRole, RankedFinding
 from ...explain.recognise import LogFile, LogReading
 from ...explain.signature import Role
 from ...outcome import some
 from . import output
 
 _HEADINGS = {
-    Standing.CAUSE: "Most likely cause",
-    Standing.LATER: "Later in the log",
-    Standing.POSSIBLE: "A message with several causes",
-    Standing.FOLLOW_UP: "Consequence",
-    Standing.NOTE: "Also seen",
-    Standing.EXCLUDED: "The same message, but not a bug of the log's release",
+    FindingRole.CAUSE: "Most likely cause",
+    FindingRole.LATER: "Later in the log",
+    FindingRole.POSSIBLE: "A message with several causes",
+    FindingRole.FOLLOW_UP: "Consequence",
+    FindingRole.NOTE: "Also seen",
+    FindingRole.EXCLUDED: "The same message, but not a bug of the log's release",
 }
 _UNSEEN_CAUSE = "Consequence of an unrecognised error"
 _UNKNOWN = "unknown error"
@@ -38,13 +38,13 @@ _LINKS = 2
 _SOURCES = 8  # ranks to list
 
 
-def print_findings(reading: LogReading, findings: Sequence[Ranked]) -> None:
+def print_findings(reading: LogReading, findings: Sequence[RankedFinding]) -> None:
     print(f"here: {survey.heading()}")
     if named := reading.versions.described():
         print(f"in the log: {named}")
     for standing, group in groupby(findings, key=lambda each: each.standing):
         heading = _HEADINGS[standing]
-        if standing is Standing.FOLLOW_UP and findings[0].standing is Standing.FOLLOW_UP:
+        if standing is FindingRole.FOLLOW_UP and findings[0].standing is FindingRole.FOLLOW_UP:
             heading = _UNSEEN_CAUSE
         print(f"\n{heading}")
         for each in group:
@@ -52,7 +52,7 @@ def print_findings(reading: LogReading, findings: Sequence[Ranked]) -> None:
             _print(each, reading)
 
 
-def _print(finding: Ranked, reading: LogReading) -> None:
+def _print(finding: RankedFinding, reading: LogReading) -> None:
     problem = finding.found.problem
     print(f"  {problem.id}: {problem.title}" if problem else f"  {_UNKNOWN}")
     rows = [("seen", _seen(finding, reading.files)), ("", output.printable(finding.first.text.strip()))]
@@ -66,7 +66,7 @@ def _print(finding: Ranked, reading: LogReading) -> None:
 def _about(problem: Problem, patches: Collection[str], named: Versions) -> list[tuple[str, str]]:
     return [
         ("what", problem.what),
-        (_whose(problem, named), _ranges(problem.affects)),
+        (_release_note(problem, named), _ranges(problem.affects)),
         *(("dsfix", _fix(fix, problem)) for fix in fixes(patches, named.alternatives())),
         ("else" if patches else "remedy", problem.remedy),
         *(("see", link) for link in problem.evidence[:_LINKS]),
@@ -81,7 +81,7 @@ def _fix(fix: PatchFix, problem: Problem) -> str:
     )
 
 
-def _whose(problem: Problem, named: Versions) -> str:
+def _release_note(problem: Problem, named: Versions) -> str:
     return "releases" if problem.everywhere or "deepspeed" in named.as_dict() else "only if"
 
 
@@ -92,18 +92,18 @@ def _ranges(affects: Iterable[Mapping[str, str]]) -> str:
     return "; or ".join(shown) if all(shown) else ""
 
 
-def _seen(finding: Ranked, files: Sequence[LogFile]) -> str:
-    found, first = finding.found, finding.first
-    times = "once" if found.count == 1 else f"{found.count} times"
-    sources = sorted(found.sources, key=lambda name: (not name.isdecimal(), len(name), name))
+def _seen(finding: RankedFinding, files: Sequence[LogFile]) -> str:
+    results, first = finding.found, finding.first
+    times = "once" if results.count == 1 else f"{results.count} times"
+    sources = sorted(results.sources, key=lambda name: (not name.isdecimal(), len(name), name))
     where = ""
     if sources:
         named = some(sources, _SOURCES)
         kind = "rank" if all(name.isdecimal() for name in sources) else "process"
         plural = "" if len(sources) == 1 else "s" if kind == "rank" else "es"
         where = f" on {kind}{plural} {named}"
-    elif len(found.first) > 1:
-        where = f" in {len(found.first)} files"
+    elif len(results.first) > 1:
+        where = f" in {len(results.first)} files"
     return f"{times}{where}, first in {_shown(files[first.file])}, line {first.line}:"
 
 
@@ -111,7 +111,7 @@ def _shown(file: LogFile) -> str:
     return "standard input" if file.name == "-" else output.printable(file.name)
 
 
-def nothing(files: Sequence[LogFile]) -> str:
+def nothing_found_message(files: Sequence[LogFile]) -> str:
     lines = sum(file.lines for file in files)
     return (
         f"Nothing known in {', '.join(map(_shown, files))} ({lines} line{'s' * (lines != 1)}): give the error's "
@@ -127,7 +127,7 @@ def complaint(file: LogFile) -> str | None:
     return None if file.size else f"{_shown(file)} is empty"
 
 
-def as_json(reading: LogReading, findings: Sequence[Ranked]) -> dict[str, Any]:
+def as_json(reading: LogReading, findings: Sequence[RankedFinding]) -> dict[str, Any]:
     return {
         "distributions": survey.distributions(),
         "log_versions": reading.versions.as_dict(),
@@ -135,18 +135,18 @@ def as_json(reading: LogReading, findings: Sequence[Ranked]) -> dict[str, Any]:
             {"name": file.name, "lines": file.lines, "bytes": file.size, "trouble": complaint(file)}
             for file in reading.files
         ],
-        "findings": [_json(each, reading) for each in findings],
+        "findings": [_json(finding, reading) for finding in findings],
     }
 
 
-def _json(finding: Ranked, reading: LogReading) -> dict[str, Any]:
-    found, problem, first = finding.found, finding.found.problem, finding.first
+def _json(finding: RankedFinding, reading: LogReading) -> dict[str, Any]:
+    results, problem, first = finding.found, finding.found.problem, finding.first
     return {
-        **(_problem(problem, found.patches, reading.versions) if problem else dict(_OF_UNKNOWN, what=found.where)),
+        **(_problem(problem, results.patches, reading.versions) if problem else dict(_OF_UNKNOWN, what=results.where)),
         "standing": finding.standing.value,
-        "count": found.count,
-        "processes": sorted(found.sources),
-        "files": len(found.first),
+        "count": results.count,
+        "processes": sorted(results.sources),
+        "files": len(results.first),
         "first": {"file": reading.files[first.file].name, "line": first.line, "text": first.text},
     }
 
@@ -157,7 +157,7 @@ def _problem(problem: Problem, patches: Collection[str], log: Versions) -> dict[
         "id": problem.id,
         "title": problem.title,
         "what": problem.what,
-        "affects": [dict(each) for each in problem.affects],
+        "affects": [dict(affect) for affect in problem.affects],
         "patches": [fix.as_json() for fix in fixes(patches, log.alternatives())],
         "remedy": problem.remedy,
         "evidence": list(problem.evidence),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...outcome import STAYS_OUT, Outcome, some
-from ..exits import OK, TROUBLE, Complaint
+from ..exits import OK, TROUBLE, CommandError
 from . import output
 
 _NAMED = 5  # processes, or files
@@ -54,7 +54,7 @@ class Group:
         return f"{reason} (and {len(others)} other reasons)" if others else reason
 
     @property
-    def did(self) -> str:
+    def effect_summary(self) -> str:
         """What the patch did on these ranks, in one line; "" if it does not report."""
         if not self.effects:
             return next((state for state in ("ran", "not reached") if state in self.reached), "")
@@ -81,14 +81,16 @@ class MergedReports:
 
     def add(self, report: Any) -> None:
         """Adds one report. Raises KeyError, TypeError or ValueError, and adds nothing, if dsfix did not write it."""
-        process = ReportingProcess(_a(str, report["host"]), _a(int, report["rank"]), _a(int, report["pid"]))
+        process = ReportingProcess(
+            _expect(str, report["host"]), _expect(int, report["rank"]), _expect(int, report["pid"])
+        )
         versions = {"dsfix": report["dsfix"], **report["distributions"]}
         patches = [
-            (_a(str, each["id"]), Outcome(each["outcome"]), _reason(each), each.get("reached", ""), _effect(each))
+            (_expect(str, each["id"]), Outcome(each["outcome"]), _reason(each), each.get("reached", ""), _effect(each))
             for each in report["patches"]
         ]
         text = ", ".join(
-            f"{name} {_a(str, version) or '?'}" for name, version in versions.items() if version is not None
+            f"{name} {_expect(str, version) or '?'}" for name, version in versions.items() if version is not None
         )
         self.versions.setdefault(text, Group()).processes.append(process)
         for patch_id, outcome, reason, reached, effect in patches:
@@ -116,10 +118,10 @@ def run(directory: Path, everything: bool, as_json: bool) -> int:
 def _read(directory: Path) -> MergedReports:
     job = MergedReports()
     try:
-        found = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
-        raise Complaint(f"{directory} cannot be read: {error.strerror}") from None
-    for entry in found:
+        raise CommandError(f"{directory} cannot be read: {error.strerror}") from None
+    for entry in entries:
         if entry.name.startswith("."):  # still being written
             continue
         try:
@@ -129,7 +131,7 @@ def _read(directory: Path) -> MergedReports:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             job.skipped.append(entry.name)
     if not job.versions:
-        raise Complaint(f"{directory} contains no dsfix report: run the job with DSFIX_REPORT={directory}")
+        raise CommandError(f"{directory} contains no dsfix report: run the job with DSFIX_REPORT={directory}")
     return job
 
 
@@ -152,7 +154,7 @@ def _print(job: MergedReports, everything: bool) -> None:
     ]
     if rows:
         output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
-    if not everything and (rest := output.counted(_unlisted(job))):
+    if not everything and (rest := output.count_summary(_unlisted(job))):
         print(f"{rest}: `python -m dsfix list --job DIR --verbose` shows them.")
     if job.skipped:
         print(f"{some(job.skipped, _NAMED)}: not a dsfix report, skipped")
@@ -160,7 +162,7 @@ def _print(job: MergedReports, everything: bool) -> None:
 
 def _listed(states: Mapping[Outcome, Group]) -> bool:
     """Whether a patch has an effect on some rank, is in trouble, or differs between processes."""
-    return len(states) > 1 or any(each in _LISTED or each.trouble for each in states)
+    return len(states) > 1 or any(state in _LISTED or state.trouble for state in states)
 
 
 def _unlisted(job: MergedReports) -> list[Outcome]:
@@ -168,20 +170,20 @@ def _unlisted(job: MergedReports) -> list[Outcome]:
 
 
 def _why(group: Group, outlier: bool) -> str:
-    return "\n".join([*filter(None, (group.reason, group.did)), *([group.named] if outlier else [])])
+    return "\n".join([*filter(None, (group.reason, group.effect_summary)), *([group.named] if outlier else [])])
 
 
 def _reason(row: Mapping[str, Any]) -> str:
     """Why the patch has its outcome; of an applied one the title, which says more than the place of its edit."""
     applied = row["outcome"] == Outcome.APPLIED.value
-    reason: str = _a(str, (applied and row.get("title")) or row["reason"])
+    reason: str = _expect(str, (applied and row.get("title")) or row["reason"])
     return reason
 
 
 def _effect(row: Mapping[str, Any]) -> list[tuple[int, str]]:
     """The step (0: unknown) and phrase of a patch that took effect in a process; nothing if it did not."""
     effect = row.get("effect")
-    return [] if effect is None else [(_a(int, effect["step"] or 0), _a(str, effect["what"]))]
+    return [] if effect is None else [(_expect(int, effect["step"] or 0), _expect(str, effect["what"]))]
 
 
 def _rows(job: MergedReports) -> list[tuple[str, Outcome, Group, bool]]:
@@ -232,7 +234,7 @@ def _counted(group: Group, outlier: bool) -> dict[str, Any]:
     return {"ranks": group.ranks, "processes": len(group.processes), "outliers": outliers}
 
 
-def _a(kind: type, value: Any) -> Any:
+def _expect(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(value)
     return value

@@ -40,7 +40,7 @@ def wrapped(text: str, first: str = "", others: str = "") -> Iterator[str]:
     )
 
 
-def say(text: str, others: str = "") -> None:
+def print_paragraph(text: str, others: str = "") -> None:
     """Prints a paragraph, nothing of an empty one. others: what its other lines begin with."""
     for line in wrapped(text, others=others):
         print(line)
@@ -91,12 +91,12 @@ def printable(line: str) -> str:
     return "".join(character if character.isprintable() else " " for character in line)
 
 
-def word(outcome: Outcome) -> str:
+def outcome_label(outcome: Outcome) -> str:
     """What the installed DeepSpeed's verdict is called in text: a pending patch applies."""
     return "applies" if outcome is Outcome.PENDING else outcome.value
 
 
-def counted(outcomes: Iterable[Outcome]) -> str:
+def count_summary(outcomes: Iterable[Outcome]) -> str:
     """ "52 not affected, 3 disabled"."""
     every = list(outcomes)
     return ", ".join(f"{every.count(each)} {each.value.replace('-', ' ')}" for each in Outcome if each in every)

@@ -12,31 +12,31 @@ from packaging.version import Version
 from ... import survey
 from ...catalogue import registry
 from ...upstream import coverage, table
-from ...upstream.coverage import Answer, Bug, CoverageState
+from ...upstream.coverage import Bug, CoverageState, Status
 from ..exits import OK
 from . import output
 
 _WORDS = {CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
 Story = tuple[list[str], list[tuple[str, str]]]
 """Paragraphs, and rows of a name and a text."""
-_Found = Sequence[tuple[Bug, Answer]]
+_Found = Sequence[tuple[Bug, Status]]
 
 
 def run(release: Version, heading: str, options: argparse.Namespace) -> int:
     """Prints the known bugs of the release, and returns the exit status."""
     known = coverage.bugs(table.load(), registry.catalogue())
-    wanted = options.severity or table.SEVERITIES
-    found = [(bug, bug.on(release)) for bug in known if bug.row.has(release) and bug.row.severity in wanted]
+    severities = options.severity or table.SEVERITIES
+    affected = [(bug, bug.on(release)) for bug in known if bug.row.has(release) and bug.row.severity in severities]
     if options.json:
-        counts = Counter(answer.state for _, answer in found)
-        told = {
+        counts = Counter(answer.state for _, answer in affected)
+        payload = {
             "counts": {each.value: counts[each] for each in CoverageState},
-            "bugs": [as_json(*each) for each in found],
+            "bugs": [as_json(*each) for each in affected],
         }
-        output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), "upstream": told})
+        output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), "upstream": payload})
         return OK
-    output.say(heading)
-    output.say(summary(found))
+    output.print_paragraph(heading)
+    output.print_paragraph(summary(affected))
     if options.verbose:
         rows = [
             (
@@ -44,19 +44,19 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
                 _WORDS.get(answer.state, answer.state.value),
                 f"{bug.row.severity}: {bug.row.bug}\n{_reason(answer)}".strip(),
             )
-            for bug, answer in found
+            for bug, answer in affected
         ]
         output.print_table(("upstream", "dsfix", "what"), rows)
     else:
         output.print_lines(
             [
                 (bug.row.severity, *line(bug, answer))
-                for bug, answer in found
+                for bug, answer in affected
                 if answer.state is not CoverageState.PATCHED
             ]
         )
         print()
-        output.say(
+        output.print_paragraph(
             "Patched bugs are omitted; `--verbose` lists all, with reasons. `python -m dsfix show NAME` explains a bug."
         )
     return OK
@@ -65,17 +65,17 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
 def summary(found: _Found) -> str:
     """One phrase: "61 known bugs: 52 patched, 7 diagnosed, 2 open"."""
     counts = Counter(answer.state for _, answer in found)
-    total = sum(number for state, number in counts.items() if state not in coverage.APART)
-    told = ", ".join(_counted(counts, [each for each in CoverageState if each not in coverage.APART]))
-    besides = ", ".join(_counted(counts, coverage.APART))
-    return f"{total} known bug{'s' * (total != 1)}{told and ': '}{told}{besides and '; not counted: '}{besides}"
+    total = sum(number for state, number in counts.items() if state not in coverage.NOT_COUNTED)
+    main = ", ".join(_counted(counts, [each for each in CoverageState if each not in coverage.NOT_COUNTED]))
+    besides = ", ".join(_counted(counts, coverage.NOT_COUNTED))
+    return f"{total} known bug{'s' * (total != 1)}{main and ': '}{main}{besides and '; not counted: '}{besides}"
 
 
 def _counted(counts: Mapping[CoverageState, int], states: Sequence[CoverageState]) -> list[str]:
-    return [f"{counts[each]} {each.value}" for each in states if counts[each]]
+    return [f"{counts[state]} {state.value}" for state in states if counts[state]]
 
 
-def as_json(bug: Bug, answer: Answer) -> dict[str, Any]:
+def as_json(bug: Bug, answer: Status) -> dict[str, Any]:
     return {
         "key": bug.row.key,
         "links": bug.row.urls,
@@ -91,7 +91,7 @@ def as_json(bug: Bug, answer: Answer) -> dict[str, Any]:
     }
 
 
-def line(bug: Bug, answer: Answer) -> tuple[str, str]:
+def line(bug: Bug, answer: Status) -> tuple[str, str]:
     """The bug's name (its patch's, if it has one) and description."""
     patch = next((each.partition(" ")[2] for each in answer.by if each.startswith("patch ")), "")
     if patch and answer.state is CoverageState.PATCHED:
@@ -99,7 +99,7 @@ def line(bug: Bug, answer: Answer) -> tuple[str, str]:
     return patch or number(bug), f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}"
 
 
-def story(bug: Bug, answer: Answer) -> Story:
+def detail_rows(bug: Bug, answer: Status) -> Story:
     """What the table says about a bug, for `show`."""
     row, reason = bug.row, _reason(answer)
     facts = {
@@ -113,7 +113,7 @@ def story(bug: Bug, answer: Answer) -> Story:
     ]
 
 
-def named(text: str) -> list[Bug]:
+def lookup(text: str) -> list[Bug]:
     """The known bugs with this `number`, or that this upstream number or URL is about."""
     link, entries = survey.reference(text), registry.catalogue()
 
@@ -133,6 +133,6 @@ def number(bug: Bug) -> str:
     return name[:9] if kind == "commit" else name
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: Status) -> str:
     by = ", ".join(answer.by)
     return f"{by}{': ' if by and answer.why else ''}{answer.why}"

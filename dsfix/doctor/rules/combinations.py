@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...rules import Found, Level, Rule
+from ...rules import Level, Match, Rule
 
 _TORCH_24 = "install torch >= 2.4 or deepspeed <= 0.18.6, which from 0.18.3 on needs `import dsfix` with this torch"
 
@@ -12,9 +12,9 @@ _TORCH_24 = "install torch >= 2.4 or deepspeed <= 0.18.6, which from 0.18.3 on n
 def _combination(
     rule_id: str, level: Level, affects: dict[str, str], what: str, remedy: str, *evidence: str, **fields: Any
 ) -> Rule:
-    def find(facts: Any) -> list[Found]:
+    def find(facts: Any) -> list[Match]:
         where = ", ".join(f"{name} {facts.versions.get(name)}" for name in affects)
-        return [Found(where, f"{where}: {what}")]
+        return [Match(where, f"{where}: {what}")]
 
     return Rule(rule_id, level, remedy, find, affects, evidence, **fields)
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from ...rules import Found, error, note, warning
+from ...rules import Match, error, note, warning
 from ..extensions import Build
 from ..facts import EnvironmentFacts
 
@@ -31,29 +31,29 @@ def _on_network(facts: EnvironmentFacts) -> bool:
     "pytorch/pytorch#189245",
     "ran: CPUAdamBuilder().load() of 0.16.4 with the lock left by a killed build",
 )
-def stale_lock(facts: EnvironmentFacts) -> Iterator[Found]:
+def stale_lock(facts: EnvironmentFacts) -> Iterator[Match]:
     for build in _locks(facts):
         if not build.holders and not _on_network(facts):
             what = f"{_lock(build)} is {_age(facts, build)} old and no process on this machine has it open: {_WAITS}"
-            yield Found(_lock(build), what)
+            yield Match(_lock(build), what)
 
 
 @warning("delete the lock file if no machine is compiling the op", "pytorch/pytorch#189245")
-def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
+def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Match]:
     for build in _locks(facts):
         if not build.holders and _on_network(facts):
-            yield Found(
+            yield Match(
                 _lock(build),
                 f"{_lock(build)} is {_age(facts, build)} old; unless another machine is compiling, {_WAITS}",
             )
 
 
 @note("none needed: jobs that need this op wait until it is compiled", "pytorch/pytorch#189245")
-def op_being_compiled(facts: EnvironmentFacts) -> Iterator[Found]:
+def op_being_compiled(facts: EnvironmentFacts) -> Iterator[Match]:
     for build in _locks(facts):
         if build.holders:
             processes = ", ".join(map(str, build.holders))
-            yield Found(_lock(build), f"{build.op} is being compiled by process {processes}")
+            yield Match(_lock(build), f"{build.op} is being compiled by process {processes}")
 
 
 def _lock(build: Build) -> str:
@@ -65,14 +65,14 @@ def _age(facts: EnvironmentFacts, build: Build) -> str:
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
 
 
-def _older_than(facts: EnvironmentFacts, package: str, installed: float | None) -> Iterator[Found]:
+def _older_than(facts: EnvironmentFacts, package: str, installed: float | None) -> Iterator[Match]:
     """Finds builds that are older than the package but newer than their sources, so that ninja keeps them."""
     for build in facts.extensions.builds if installed is not None else ():
         if _other_installation(facts, build):
             continue
         unchanged = build.built is not None and build.newest_source is not None and build.newest_source <= build.built
         if unchanged and installed is not None and build.built is not None and build.built < installed:
-            yield Found(
+            yield Match(
                 build.path,
                 f"{build.op} was compiled on {_day(build.built)}, before {package} was installed on {_day(installed)}, "
                 "and is not recompiled because its sources are older",
@@ -85,12 +85,12 @@ def _older_than(facts: EnvironmentFacts, package: str, installed: float | None) 
     "ran: ninja keeps a build that is newer than its sources, even if the sources were replaced",
     patches=_PATCH,
 )
-def op_older_than_deepspeed(facts: EnvironmentFacts) -> Iterator[Found]:
+def op_older_than_deepspeed(facts: EnvironmentFacts) -> Iterator[Match]:
     yield from _older_than(facts, "DeepSpeed", facts.extensions.deepspeed_installed)
 
 
 @warning(_OWN_DIRECTORY, "pytorch/pytorch#68905", patches=_PATCH)
-def op_older_than_torch(facts: EnvironmentFacts) -> Iterator[Found]:
+def op_older_than_torch(facts: EnvironmentFacts) -> Iterator[Match]:
     yield from _older_than(facts, "torch", facts.extensions.torch_installed)
 
 
@@ -109,11 +109,11 @@ def _other_installation(facts: EnvironmentFacts, build: Build) -> str:
 
 
 @note(_OWN_DIRECTORY, "#730", "#959", patches=_PATCH)
-def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
+def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Match]:
     for build in facts.extensions.builds:
         other = _other_installation(facts, build)
         if other:
-            yield Found(
+            yield Match(
                 build.path,
                 f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: each "
                 "recompiles it, and their jobs wait for each other",
@@ -121,30 +121,30 @@ def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Found]:
 
 
 @warning("set TORCH_EXTENSIONS_DIR to a readable directory, or fix its permissions")
-def cache_unreadable(facts: EnvironmentFacts) -> Iterator[Found]:
+def cache_unreadable(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.extensions.problem:
-        yield Found("compiled ops", facts.extensions.problem)
+        yield Match("compiled ops", facts.extensions.problem)
 
 
 @warning("set TORCH_EXTENSIONS_DIR to a writable directory, or fix its permissions")
-def cache_not_writable(facts: EnvironmentFacts) -> Iterator[Found]:
+def cache_not_writable(facts: EnvironmentFacts) -> Iterator[Match]:
     disk = facts.extensions.disk
     if disk is not None and not disk.writable:
-        yield Found(disk.path, f"{disk.path} is not writable: no op can be compiled")
+        yield Match(disk.path, f"{disk.path} is not writable: no op can be compiled")
 
 
 @note(
     "set TORCH_EXTENSIONS_DIR to a local directory, so that machines do not wait for each other's lock file",
     "OpenRLHF/OpenRLHF#208",
 )
-def cache_on_network_disk(facts: EnvironmentFacts) -> Iterator[Found]:
+def cache_on_network_disk(facts: EnvironmentFacts) -> Iterator[Match]:
     if _on_network(facts) and facts.extensions.disk is not None:
         what = f"{facts.extensions.root} is on a network file system ({facts.extensions.disk.type})"
-        yield Found(facts.extensions.root, what)
+        yield Match(facts.extensions.root, what)
 
 
 @warning("set TRITON_CACHE_DIR to a local directory", "#5205")
-def triton_cache_on_nfs(facts: EnvironmentFacts) -> Iterator[Found]:
+def triton_cache_on_nfs(facts: EnvironmentFacts) -> Iterator[Match]:
     disk = facts.extensions.triton
     if disk is not None and "nfs" in disk.type and facts.versions.get("triton") is not None:
-        yield Found("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or exit slowly")
+        yield Match("TRITON_CACHE_DIR", f"Triton's cache, {disk.path}, is on NFS: jobs hang or exit slowly")

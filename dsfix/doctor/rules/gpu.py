@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...rules import Found, error, note, warning
+from ...rules import Match, error, note, warning
 from ..accelerators import Gpu, visible
 from ..facts import EnvironmentFacts
 
@@ -18,9 +18,9 @@ _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 _IN_USE = 0.25  # of a GPU's memory; a desktop uses less
 
 
-def _complains(facts: EnvironmentFacts, pattern: str) -> Iterator[Found]:
+def _complains(facts: EnvironmentFacts, pattern: str) -> Iterator[Match]:
     if re.search(pattern, facts.accelerators.complaint, re.I):
-        yield Found(_WHERE, f"nvidia-smi: {facts.accelerators.complaint}")
+        yield Match(_WHERE, f"nvidia-smi: {facts.accelerators.complaint}")
 
 
 _UNREACHABLE = r"couldn't communicate with the NVIDIA driver"
@@ -30,22 +30,22 @@ _NONE = r"No devices were found|Unable to determine the device handle|GPU is los
 
 
 @warning("run `nvidia-smi` manually; if it hangs, the driver hangs, and only a reboot helps")
-def nvidia_smi_without_answer(facts: EnvironmentFacts) -> Iterator[Found]:
+def nvidia_smi_without_answer(facts: EnvironmentFacts) -> Iterator[Match]:
     complaint = facts.accelerators.complaint
     if complaint and not re.search("|".join((_UNREACHABLE, _MISMATCH, _DETACHED, _NONE)), complaint, re.I):
-        yield Found(_WHERE, f"nvidia-smi lists no GPU: {complaint}")
+        yield Match(_WHERE, f"nvidia-smi lists no GPU: {complaint}")
 
 
 @error("install a CUDA build of torch: https://pytorch.org/get-started/locally/")
-def torch_without_cuda(facts: EnvironmentFacts) -> Iterator[Found]:
+def torch_without_cuda(facts: EnvironmentFacts) -> Iterator[Match]:
     torch = facts.packages.torch
     if facts.accelerators.present and torch.file and not torch.cuda and not torch.hip:
         version = facts.versions.get("torch") or "(unknown version)"
-        yield Found("torch", f"there is an NVIDIA GPU, but torch {version} was built without CUDA: jobs run on the CPU")
+        yield Match("torch", f"there is an NVIDIA GPU, but torch {version} was built without CUDA: jobs run on the CPU")
 
 
 @note("start the job on a machine with GPUs, or the container with --gpus all", "mmartial/ComfyUI-Nvidia-Docker#57")
-def no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
+def no_gpu(facts: EnvironmentFacts) -> Iterator[Match]:
     accelerators = facts.accelerators
     if facts.packages.torch.cuda and not accelerators.present and not accelerators.complaint:
         if accelerators.kernel_module:
@@ -54,20 +54,20 @@ def no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
             )
         else:
             what = "no NVIDIA GPU found: jobs on this machine run on the CPU"
-        yield Found(_WHERE, what)
+        yield Match(_WHERE, what)
 
 
 @error(
     "update the driver, or install a build of torch for an older CUDA",
     "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
 )
-def driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
+def driver_too_old(facts: EnvironmentFacts) -> Iterator[Match]:
     cuda, driver = facts.packages.torch.cuda, facts.accelerators.driver
     oldest = _OLDEST_DRIVER.get(_major(cuda))
     works = facts.packages.torch_probe.fact("cuda", "available") is True
     if driver and oldest and _major(driver) < oldest and not works:
         what = f"torch was built for CUDA {cuda}, which requires driver {oldest} or later, but {driver} is installed"
-        yield Found(_WHERE, what)
+        yield Match(_WHERE, what)
 
 
 @error(
@@ -75,11 +75,11 @@ def driver_too_old(facts: EnvironmentFacts) -> Iterator[Found]:
     "pytorch/pytorch#150733",
     "Comfy-Org/ComfyUI#16438",
 )
-def gpu_without_kernels(facts: EnvironmentFacts) -> Iterator[Found]:
+def gpu_without_kernels(facts: EnvironmentFacts) -> Iterator[Match]:
     built_for = str(facts.packages.torch_probe.fact("import", "architectures") or "").split()
     for gpu in facts.accelerators.gpus if built_for else ():
         if gpu.capability and not _runs(gpu, built_for):
-            yield Found(
+            yield Match(
                 "torch",
                 f"torch has no kernels for GPU {gpu.index} ({gpu.name}, compute capability {gpu.capability}), "
                 f"only for {' '.join(built_for)}",
@@ -98,37 +98,37 @@ def _runs(gpu: Gpu, built_for: list[str]) -> bool:
 
 
 @error("run `python -c 'import torch; torch.cuda.init()'` for the full error; reload the driver or reboot")
-def cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Found]:
+def cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Match]:
     probe = facts.packages.torch_probe
     if not (facts.packages.torch.cuda and facts.accelerators.gpus) or list(driver_too_old.find(facts)):
         return
     if probe.fact("cuda", "available") is False and _seen(facts):
         warning = str(probe.fact("cuda", "warning") or "")
-        yield Found(_WHERE, f"torch cannot use the GPUs: {warning or 'torch.cuda.is_available() is False'}")
+        yield Match(_WHERE, f"torch cannot use the GPUs: {warning or 'torch.cuda.is_available() is False'}")
     elif "cuda" in probe.errors:
-        yield Found(_WHERE, f"torch cannot use the GPUs: {probe.errors['cuda']}")
+        yield Match(_WHERE, f"torch cannot use the GPUs: {probe.errors['cuda']}")
 
 
 @error("reset the GPUs or reboot: no job can use them until then")
-def cuda_does_not_start(facts: EnvironmentFacts) -> Iterator[Found]:
+def cuda_does_not_start(facts: EnvironmentFacts) -> Iterator[Match]:
     probe = facts.packages.torch_probe
     if probe.stopped and probe.at == "cuda":
-        yield Found(_WHERE, f"torch.cuda.is_available() does not return: {probe.stopped}")
+        yield Match(_WHERE, f"torch.cuda.is_available() does not return: {probe.stopped}")
 
 
 @warning("unset CUDA_VISIBLE_DEVICES, or list GPUs in it", _VARIABLES)
-def gpus_hidden(facts: EnvironmentFacts) -> Iterator[Found]:
+def gpus_hidden(facts: EnvironmentFacts) -> Iterator[Match]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     if facts.accelerators.gpus and value is not None and value.strip() in ("", "-1"):
-        yield Found("CUDA_VISIBLE_DEVICES", f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs")
+        yield Match("CUDA_VISIBLE_DEVICES", f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs")
 
 
 @warning("use only GPUs that `nvidia-smi -L` lists", _VARIABLES)
-def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
+def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Match]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
     seen, stopped_at = visible(value, facts.accelerators.gpus)
     if facts.accelerators.gpus and stopped_at and value is not None and value.strip() not in ("", "-1"):
-        yield Found(
+        yield Match(
             "CUDA_VISIBLE_DEVICES",
             f"CUDA_VISIBLE_DEVICES={value} names {stopped_at}, but there are {len(facts.accelerators.gpus)} GPUs: "
             f"CUDA ignores the rest of the list and shows {len(seen)}",
@@ -139,30 +139,30 @@ def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
     "unset DS_ACCELERATOR, or set it to one of these",
     "deepspeed/accelerator/real_accelerator.py of the installed release",
 )
-def accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Found]:
+def accelerator_unknown(facts: EnvironmentFacts) -> Iterator[Match]:
     value, known = facts.variables.get("DS_ACCELERATOR"), facts.packages.deepspeed.accelerators
     if value is not None and known and value not in known:
-        yield Found("DS_ACCELERATOR", f"DS_ACCELERATOR must be one of {', '.join(known)}, got {value!r}")
+        yield Match("DS_ACCELERATOR", f"DS_ACCELERATOR must be one of {', '.join(known)}, got {value!r}")
 
 
 @warning("unset DS_ACCELERATOR", "deepspeed/accelerator/real_accelerator.py")
-def accelerator_cpu(facts: EnvironmentFacts) -> Iterator[Found]:
+def accelerator_cpu(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.variables.get("DS_ACCELERATOR") == "cpu" and facts.accelerators.gpus:
-        yield Found("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
+        yield Match("DS_ACCELERATOR", "DS_ACCELERATOR=cpu: DeepSpeed does not use the GPUs")
 
 
 @note("run `nvidia-smi` to see which processes use it; one may be left over from a crashed job")
-def gpu_memory_taken(facts: EnvironmentFacts) -> Iterator[Found]:
+def gpu_memory_taken(facts: EnvironmentFacts) -> Iterator[Match]:
     for gpu in visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0]:
         if gpu.memory and gpu.used and gpu.used >= _IN_USE * gpu.memory:
             what = f"GPU {gpu.index} has {gpu.used / 1024:.1f} of {gpu.memory / 1024:.1f} GiB in use"
-            yield Found(_WHERE, what)
+            yield Match(_WHERE, what)
 
 
 @note("unset it unless you are debugging a CUDA error", _VARIABLES)
-def launch_blocking(facts: EnvironmentFacts) -> Iterator[Found]:
+def launch_blocking(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
-        yield Found("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
+        yield Match("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
 
 
 def _seen(facts: EnvironmentFacts) -> bool:
@@ -178,7 +178,7 @@ def _major(version: str) -> int:
     "install or load the NVIDIA driver; after a kernel update, rebuild it (dkms) and reboot",
     "GoogleCloudPlatform/compute-gpu-installation#18",
 )
-def driver_not_running(facts: EnvironmentFacts) -> Iterator[Found]:
+def driver_not_running(facts: EnvironmentFacts) -> Iterator[Match]:
     return _complains(facts, _UNREACHABLE)
 
 
@@ -189,7 +189,7 @@ def driver_not_running(facts: EnvironmentFacts) -> Iterator[Found]:
     ),
     "NVIDIA/nvidia-container-toolkit#394",
 )
-def driver_and_libraries_differ(facts: EnvironmentFacts) -> Iterator[Found]:
+def driver_and_libraries_differ(facts: EnvironmentFacts) -> Iterator[Match]:
     return _complains(facts, _MISMATCH)
 
 
@@ -200,7 +200,7 @@ def driver_and_libraries_differ(facts: EnvironmentFacts) -> Iterator[Found]:
     ),
     "NVIDIA/nvidia-container-toolkit#48",
 )
-def gpus_detached_from_container(facts: EnvironmentFacts) -> Iterator[Found]:
+def gpus_detached_from_container(facts: EnvironmentFacts) -> Iterator[Match]:
     return _complains(facts, _DETACHED)
 
 
@@ -212,5 +212,5 @@ def gpus_detached_from_container(facts: EnvironmentFacts) -> Iterator[Found]:
     "NVIDIA/nvidia-docker#933",
     "akash-network/support#209",
 )
-def gpu_lost(facts: EnvironmentFacts) -> Iterator[Found]:
+def gpu_lost(facts: EnvironmentFacts) -> Iterator[Match]:
     return _complains(facts, _NONE)

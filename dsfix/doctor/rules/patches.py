@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...catalogue import registry
 from ...outcome import Outcome
 from ...patch import Severity
-from ...rules import Found, note, warning
+from ...rules import Match, note, warning
 from ...settings import Settings
 from ..facts import EnvironmentFacts
 
@@ -17,7 +17,7 @@ _REMEDY = (
 )
 
 
-def _applying(facts: EnvironmentFacts, wrong_results: bool) -> Iterator[Found]:
+def _applying(facts: EnvironmentFacts, wrong_results: bool) -> Iterator[Match]:
     catalogue = registry.catalogue()
     number = sum(
         verdict.outcome is Outcome.PENDING
@@ -26,28 +26,28 @@ def _applying(facts: EnvironmentFacts, wrong_results: bool) -> Iterator[Found]:
     )
     if number and facts.deepspeed_usable and not facts.enabled:
         kind = "silently wrong results" if wrong_results else "crashes, hangs and others"
-        yield Found("deepspeed", f"this DeepSpeed has {number} known bug{'s' * (number > 1)} that dsfix fixes ({kind})")
+        yield Match("deepspeed", f"this DeepSpeed has {number} known bug{'s' * (number > 1)} that dsfix fixes ({kind})")
 
 
 @warning(_REMEDY)
-def wrong_results_curable(facts: EnvironmentFacts) -> Iterator[Found]:
+def wrong_results_curable(facts: EnvironmentFacts) -> Iterator[Match]:
     return _applying(facts, True)
 
 
 @note(_REMEDY)
-def bugs_curable(facts: EnvironmentFacts) -> Iterator[Found]:
+def bugs_curable(facts: EnvironmentFacts) -> Iterator[Match]:
     return _applying(facts, False)
 
 
 @warning("run `python -m dsfix show ID` for details")
-def patch_in_trouble(facts: EnvironmentFacts) -> Iterator[Found]:
+def patch_in_trouble(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.deepspeed_usable:
         for patch_id, verdict in facts.verdicts.items():
             if verdict.outcome.trouble:
-                yield Found("dsfix", f"patch {patch_id}: {verdict.outcome.value}: {verdict.reason}")
+                yield Match("dsfix", f"patch {patch_id}: {verdict.outcome.value}: {verdict.reason}")
 
 
 @warning("unset DSFIX_DISABLE")
-def patches_switched_off(facts: EnvironmentFacts) -> Iterator[Found]:
+def patches_switched_off(facts: EnvironmentFacts) -> Iterator[Match]:
     if Settings.read(facts.variables).disable:
-        yield Found("DSFIX_DISABLE", "DSFIX_DISABLE is set: no patch is applied")
+        yield Match("DSFIX_DISABLE", "DSFIX_DISABLE is set: no patch is applied")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Found, error, note
+from ...rules import Match, error, note
 from ..facts import EnvironmentFacts
 
 
@@ -12,9 +12,9 @@ from ..facts import EnvironmentFacts
     "convert the distribution in Windows: `wsl --set-version NAME 2`",
     "https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",
 )
-def wsl1_has_no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
+def wsl1_has_no_gpu(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.platform.wsl == 1:
-        yield Found("platform", "this is WSL 1, which does not support GPUs")
+        yield Match("platform", "this is WSL 1, which does not support GPUs")
 
 
 @note(
@@ -22,9 +22,9 @@ def wsl1_has_no_gpu(facts: EnvironmentFacts) -> Iterator[Found]:
     "#2977",
     "microsoft/WSL#8447",
 )
-def wsl2_pinned_memory(facts: EnvironmentFacts) -> Iterator[Found]:
+def wsl2_pinned_memory(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.platform.wsl == 2 and facts.accelerators.present:
-        yield Found(
+        yield Match(
             "platform",
             "this is WSL 2, which limits pinned memory: offload with pin_memory fails with "
             "`CUDA error: out of memory` although memory is free",

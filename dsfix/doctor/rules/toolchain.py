@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from packaging.version import InvalidVersion, Version
 
-from ...rules import Found, error, warning
+from ...rules import Match, error, warning
 from ..facts import EnvironmentFacts
 
 _WHERE = "compiling ops"
@@ -23,35 +23,37 @@ def _needed(facts: EnvironmentFacts) -> bool:
     "flashinfer-ai/flashinfer#319",
     "nerfstudio-project/gsplat#899",
 )
-def cpp_extension_broken(facts: EnvironmentFacts) -> Iterator[Found]:
+def cpp_extension_broken(facts: EnvironmentFacts) -> Iterator[Match]:
     error = facts.packages.torch_probe.errors.get("cpp_extension", "")
     if error:
-        yield Found(_WHERE, f"`import torch.utils.cpp_extension`, which DeepSpeed needs, fails: {error}")
+        yield Match(_WHERE, f"`import torch.utils.cpp_extension`, which DeepSpeed needs, fails: {error}")
 
 
 @warning("`pip install ninja`, and put the environment's bin directory on PATH", "#1687")
-def ninja_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+def ninja_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     if _needed(facts) and not facts.toolchain.ninja:
         installed = facts.versions.get("ninja")
         why = f": ninja {installed} is installed, but its directory is not on PATH" if installed else ""
-        yield Found(_WHERE, f"`ninja --version` fails{why}; compiling ops fails with `Ninja is required`")
+        yield Match(_WHERE, f"`ninja --version` fails{why}; compiling ops fails with `Ninja is required`")
 
 
 @warning("install g++ (Debian, Ubuntu: `apt install g++`), or set CXX", "#3410")
-def compiler_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+def compiler_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     if _needed(facts) and not facts.toolchain.compiler_version:
-        yield Found(_WHERE, f"no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
+        yield Match(_WHERE, f"no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
 
 
 def _complaint(facts: EnvironmentFacts, program: str) -> str:
-    complaints = [each for each in facts.toolchain.complaints if each.partition(":")[0].endswith(program)]
+    complaints = [
+        complaint for complaint in facts.toolchain.complaints if complaint.partition(":")[0].endswith(program)
+    ]
     return complaints[0] if complaints else "none is on PATH"
 
 
 @warning("install them (Debian, Ubuntu: `apt install python3-dev`)", "#3223")
-def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     if _needed(facts) and not facts.toolchain.python_headers:
-        yield Found(_WHERE, f"the headers of Python {facts.platform.python} (Python.h) are not installed")
+        yield Match(_WHERE, f"the headers of Python {facts.platform.python} (Python.h) are not installed")
 
 
 @warning(
@@ -59,12 +61,12 @@ def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     "#7452",
     patches=("op_probe_breaks_import",),
 )
-def cuda_toolkit_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+def cuda_toolkit_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     if not (_needed(facts) and facts.packages.torch.cuda and facts.accelerators.present) or facts.toolchain.nvcc:
         return
     home = facts.toolchain.cuda_home
     what = f"CUDA_HOME is {home}, which has no working bin/nvcc" if home else "no CUDA toolkit found"
-    yield Found(_WHERE, f"{what}: GPU ops such as FusedAdam cannot be compiled")
+    yield Match(_WHERE, f"{what}: GPU ops such as FusedAdam cannot be compiled")
 
 
 @warning(
@@ -72,7 +74,7 @@ def cuda_toolkit_missing(facts: EnvironmentFacts) -> Iterator[Found]:
     "#3223",
     affects={"deepspeed": ">=0.12.0,<0.19.8"},  # 0.19.8 compares only when ops are prebuilt
 )
-def cuda_toolkit_of_another_version(facts: EnvironmentFacts) -> Iterator[Found]:
+def cuda_toolkit_of_another_version(facts: EnvironmentFacts) -> Iterator[Match]:
     nvcc, cuda = facts.toolchain.nvcc, ".".join(facts.packages.torch.cuda.split(".")[:2])
     if (
         not (nvcc and cuda and facts.accelerators.present)
@@ -82,7 +84,7 @@ def cuda_toolkit_of_another_version(facts: EnvironmentFacts) -> Iterator[Found]:
         return
     alike = facts.packages.deepspeed.cuda_alike.get(int(nvcc.split(".")[0]), ())
     if not (nvcc in alike and cuda in alike):
-        yield Found(
+        yield Match(
             _WHERE,
             f"nvcc is from CUDA {nvcc}, but torch was built for CUDA {cuda}: compiling ops, even CPUAdam, fails with "
             "`CUDAMismatchException`",
@@ -93,7 +95,7 @@ def cuda_toolkit_of_another_version(facts: EnvironmentFacts) -> Iterator[Found]:
     "install an older g++ and set CXX to it, or install a newer CUDA toolkit",
     "CUDA_GCC_VERSIONS of the installed torch.utils.cpp_extension",
 )
-def compiler_too_new_for_nvcc(facts: EnvironmentFacts) -> Iterator[Found]:
+def compiler_too_new_for_nvcc(facts: EnvironmentFacts) -> Iterator[Match]:
     tools = facts.toolchain
     below = (facts.packages.torch_probe.fact("cpp_extension", "gcc_below") or {}).get(tools.nvcc)
     if not (below and tools.gcc and facts.packages.torch.cuda and facts.accelerators.present):
@@ -104,7 +106,7 @@ def compiler_too_new_for_nvcc(facts: EnvironmentFacts) -> Iterator[Found]:
         return
     if too_new:
         what = f"nvcc of CUDA {tools.nvcc} requires g++ before {below}, but {tools.compiler_version} is installed"
-        yield Found(_WHERE, what)
+        yield Match(_WHERE, what)
 
 
 @warning(
@@ -113,10 +115,10 @@ def compiler_too_new_for_nvcc(facts: EnvironmentFacts) -> Iterator[Found]:
     "ran: get_accelerator().device_count() on 0.12.6, 0.13.5, 0.14.2, 0.15.4 (fails) and 0.16.0 (does not)",
     affects={"deepspeed": ">=0.12.0,<0.16.0"},
 )
-def numactl_missing(facts: EnvironmentFacts) -> Iterator[Found]:
+def numactl_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     on_cpu = facts.variables.get("DS_ACCELERATOR") == "cpu" or not (
         facts.accelerators.present or facts.accelerators.others
     )
     sized = re.fullmatch(r"[1-9]\d*", facts.variables.get("LOCAL_SIZE", ""))
     if _needed(facts) and on_cpu and not sized and not facts.toolchain.numactl:
-        yield Found("numactl", "on the CPU, this DeepSpeed counts devices with numactl, which is not installed")
+        yield Match("numactl", "on the CPU, this DeepSpeed counts devices with numactl, which is not installed")

@@ -38,10 +38,10 @@ def load(devices: int = 8) -> None:
     Each follows the schedule that the environment sets at that time; a forked process may have its own. Raises
     LabUnavailable, naming what is missing.
     """
-    wanted = of_environment()
+    requested = of_environment()
     if loaded():
-        if wanted is not None:
-            follow(wanted)
+        if requested is not None:
+            follow(requested)
         return
     if "torch" in sys.modules:
         raise LabUnavailable("torch is already imported; the emulated CUDA device must be loaded before it")
@@ -73,5 +73,5 @@ def load(devices: int = 8) -> None:
     if fault:
         raise LabUnavailable(f"the emulated CUDA device does not work with torch {torch.__version__}: {fault}")
     _loaded.append(native)
-    if wanted is not None:
-        follow(wanted)
+    if requested is not None:
+        follow(requested)

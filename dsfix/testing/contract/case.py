@@ -66,12 +66,12 @@ class Case:
     @property
     def changes(self) -> list[dict[str, str]]:
         entries = self.together or (self.entry,)
-        found = [change for entry in entries for change in declared(entry.patch)]
-        return list({describe.place(**each): each for each in found}.values())
+        results = [change for entry in entries for change in declared(entry.patch)]
+        return list({describe.place(**each): each for each in results}.values())
 
     @property
     def edits(self) -> list[Edit]:
-        return [each for each in self.patch.changes if isinstance(each, Edit)]
+        return [change for change in self.patch.changes if isinstance(change, Edit)]
 
     @property
     def evidence(self) -> list[str]:
@@ -87,7 +87,7 @@ class Case:
     def targets(self) -> list[str]:
         """The modules that are changed, in the order of their import after dsfix."""
         entries = self.together or (self.entry,)
-        return list(dict.fromkeys(("torch", "deepspeed", *(m for each in entries for m in each.patch.modules))))
+        return list(dict.fromkeys(("torch", "deepspeed", *(m for entry in entries for m in entry.patch.modules))))
 
     @property
     def is_import_patch(self) -> bool:
@@ -101,7 +101,7 @@ class Case:
     @property
     def off(self) -> dict[str, Any]:
         """The variables that enable only the companions."""
-        companions = {each.id for each in self.companions}
+        companions = {companion.id for companion in self.companions}
         return {"DSFIX_SKIP": ",".join(each for each in self.catalogue if each not in companions)}
 
     def broken(self, what: str) -> ContractBroken:
@@ -135,18 +135,21 @@ class Case:
         unloaded: modules that must not be imported when the process starts.
         """
         root = copy or self.root
-        copied = [] if copy is None else [each.name for each in copy.iterdir() if not each.is_symlink()]
+        copied = [] if copy is None else [path.name for path in copy.iterdir() if not path.is_symlink()]
         server = self.machine.without([*unloaded, *copied])
         provided = [
-            [c.module, c.name] for each in self.companions for c in each.patch.changes if isinstance(c, Provide)
+            [c.module, c.name]
+            for companion in self.companions
+            for c in companion.patch.changes
+            if isinstance(c, Provide)
         ]
         arguments = {"changes": self.changes, "provided": provided, "steps": steps}
         return server.run(arguments, [*self.front, root], environment)
 
     def look(self, copy: Path | None = None, **environment: str) -> dict[str, Any]:
         """What is in effect after importing dsfix and then all modules."""
-        (found,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
-        return dict(found)
+        (results,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
+        return dict(results)
 
     def copied(self, changed: Mapping[str, str]) -> Path:
         """A copy of `root` in which these modules have the given text; packages from elsewhere are copied into it."""
@@ -184,7 +187,7 @@ class Case:
 def declared(patch: Patch) -> list[dict[str, str]]:
     """The changes of a patch as plain data, for processes that do not import dsfix."""
     changes = [{"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in patch.changes]
-    return list({describe.place(**each): each for each in changes}.values())
+    return list({describe.place(**change): change for change in changes}.values())
 
 
 def compiled(text: str, qualname: str) -> list[CodeType]:

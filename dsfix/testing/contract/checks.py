@@ -41,17 +41,17 @@ def _codes(text: str, qualname: str) -> dict[str, list[int]]:
 @functools.cache
 def shipped(case: Case) -> Look:
     """What is at the targets without the patch. Raises NotApplicable if a target cannot be imported here."""
-    found = case.look(**case.off)
+    observed = case.look(**case.off)
     for module in case.patch.modules:
-        error = found["errors"].get(module, "")
+        error = observed["errors"].get(module, "")
         named = error.startswith(f"ModuleNotFoundError: No module named '{module}'")
-        if error and not named and "deepspeed" not in found["errors"]:
+        if error and not named and "deepspeed" not in observed["errors"]:
             raise NotApplicable(f"without the patch {module} cannot be imported here: {error}")
-    _check_errors(case, found, "without the patch", fixed=False)
+    _check_errors(case, observed, "without the patch", fixed=False)
     for edit in case.edits:
-        seen, codes = found["seen"][_place(edit)], _codes(case.text(edit.module), edit.qualname)
+        seen, codes = observed["seen"][_place(edit)], _codes(case.text(edit.module), edit.qualname)
         case.expect(codes.get(seen["text"]) == seen["lines"], f"{edit.target} in memory differs from its file")
-    return found
+    return observed
 
 
 @functools.cache
@@ -64,14 +64,14 @@ def written(case: Case) -> Mapping[str, str]:
 def in_force(case: Case) -> Look:
     """What is at the targets with the patch, with dsfix imported first."""
     before = shipped(case)["seen"]
-    found = case.look(**case.on)
-    _check_outcome(case, found, "with dsfix imported first", "applied")
-    _check_errors(case, found, "with dsfix imported first", fixed=True)
+    observed = case.look(**case.on)
+    _check_outcome(case, observed, "with dsfix imported first", "applied")
+    _check_errors(case, observed, "with dsfix imported first", fixed=True)
     for change in case.patch.changes:
         place = _place(change)
-        now, original = found["seen"][place]["text"], before[place]["text"]
+        now, original = observed["seen"][place]["text"], before[place]["text"]
         if isinstance(change, Edit):
-            texts = case.text(change.module), _told(case)[change.module]
+            texts = case.text(change.module), _written_with_effects(case)[change.module]
             old, new = (_codes(text, change.qualname) for text in texts)
             case.expect(set(new) - set(old), f"the edits of {change.target} change nothing")
             if now not in set(new) - set(old):
@@ -84,11 +84,11 @@ def in_force(case: Case) -> Look:
             case.expect(now != describe.ABSENT, f"{place} is missing with the patch")
         elif isinstance(change, Replace):
             case.expect(now != original, f"{place} is unchanged by the patch")
-    return found
+    return observed
 
 
 @functools.cache
-def _told(case: Case) -> Mapping[str, str]:
+def _written_with_effects(case: Case) -> Mapping[str, str]:
     """Like `written`, with the edits' effect reports."""
     return case.edited(case.id, telling=True) if case.edits else {}
 
@@ -134,54 +134,54 @@ def every_import_order(case: Case) -> None:
     torch may be imported from the start unless it is a target; `all_at_once` covers dsfix before everything.
     """
     expected = in_force(case)
-    modules = [each for each in case.modules if each != "torch" or each in case.patch.modules]
+    modules = [module for module in case.modules if module != "torch" or module in case.patch.modules]
     items = list(dict.fromkeys(["dsfix", *modules]))
     (leaves,) = case.run(["orders", items], unloaded=items, **case.on)
     shared: dict[str, Any] = {}
-    for found in leaves:
-        when = f"in the order {', '.join(found['order'])}"
-        early = found["order"].index("dsfix") == 0
-        for name, error in found["failed"].items():
+    for results in leaves:
+        when = f"in the order {', '.join(results['order'])}"
+        early = results["order"].index("dsfix") == 0
+        for name, error in results["failed"].items():
             own = case.is_import_patch and re.search(case.patch.symptom, error)
             case.expect(own or case.companions or name in case.evidence, f"{when} the import of {name} fails: {error}")
             case.expect(not early or name in case.evidence, f"{when} the import of {name} fails: {error}")
-        _check_errors(case, found, f"{when}, tried again,", fixed=True)
-        _check_outcome(case, found, when, "applied")
-        _check_same(case, found["seen"], expected["seen"], when)
-        for target, seen in found["seen"].items():
+        _check_errors(case, results, f"{when}, tried again,", fixed=True)
+        _check_outcome(case, results, when, "applied")
+        _check_same(case, results["seen"], expected["seen"], when)
+        for target, seen in results["seen"].items():
             same = shared.setdefault(target, seen["shared"]) == seen["shared"]
             case.expect(
                 same, f"{when} {target} is shared by {seen['shared']}, in a different order by {shared[target]}"
             )
-    case.expect(any(found["order"][0] == "dsfix" for found in leaves), "no order starts with dsfix")
+    case.expect(any(results["order"][0] == "dsfix" for results in leaves), "no order starts with dsfix")
 
 
 def disabled_by_the_environment(case: Case) -> None:
     """With DSFIX_SKIP, DSFIX_ONLY or DSFIX_DISABLE the patch changes nothing and does not warn."""
-    ways: dict[str, Any] = {"DSFIX_SKIP": case.off["DSFIX_SKIP"], "DSFIX_DISABLE": "1"}
+    settings: dict[str, Any] = {"DSFIX_SKIP": case.off["DSFIX_SKIP"], "DSFIX_DISABLE": "1"}
     mine = set(case.patch.modules)
     others = [each.id for each in case.catalogue.values() if each.id != case.id and not mine & set(each.patch.modules)]
     if case.companions or others:
-        ways["DSFIX_ONLY"] = ",".join([each.id for each in case.companions] or others[:1])
-    for variable, value in ways.items():
+        settings["DSFIX_ONLY"] = ",".join([companion.id for companion in case.companions] or others[:1])
+    for variable, value in settings.items():
         when = f"with {variable}={value}"
         load = ["load", "dsfix", *case.modules]
         cold = str(case.machine.directory())  # or a disabled patch is not even loaded
-        (found,) = case.run(["provide"], load, ["look"], **{variable: value, "DSFIX_CACHE": cold})
-        _check_outcome(case, found, when, "disabled", reason=variable)
-        _check_errors(case, found, when, fixed=False)
-        _check_same(case, found["seen"], shipped(case)["seen"], when)
+        (results,) = case.run(["provide"], load, ["look"], **{variable: value, "DSFIX_CACHE": cold})
+        _check_outcome(case, results, when, "disabled", reason=variable)
+        _check_errors(case, results, when, fixed=False)
+        _check_same(case, results["seen"], shipped(case)["seen"], when)
 
 
 def a_hand_edit_is_left_alone(case: Case) -> None:
     """With the patch's own edits in the file, the patch is already-fixed and changes nothing."""
     if len(case.edits) != len(case.patch.changes):
         raise NotApplicable("not all of its changes are source edits")
-    found = case.look(copy=case.copied(written(case)), **case.on)
+    observed = case.look(copy=case.copied(written(case)), **case.on)
     when = "with its own edits in the source"
-    _check_outcome(case, found, when, "already-fixed")
-    _check_errors(case, found, when, fixed=True)
-    _check_untouched(case, found, written(case), when)
+    _check_outcome(case, observed, when, "already-fixed")
+    _check_errors(case, observed, when, fixed=True)
+    _check_untouched(case, observed, written(case), when)
 
 
 def _check_untouched(case: Case, found: Look, texts: Mapping[str, str], when: str) -> None:
@@ -229,10 +229,10 @@ def drifted_source_is_left_alone(case: Case) -> None:
         if not set(without["errors"]) <= set(shipped(case)["errors"]):
             impossible.append(f"{when} the release cannot be imported: {without['errors']}")
             continue
-        found = case.look(copy=copy, **case.on)
-        _check_outcome(case, found, when, "drifted")
-        case.expect(found["errors"] == without["errors"], f"{when} the import fails: {found['errors']}")
-        _check_same(case, found["seen"], without["seen"], when)
+        observed = case.look(copy=copy, **case.on)
+        _check_outcome(case, observed, when, "drifted")
+        case.expect(observed["errors"] == without["errors"], f"{when} the import fails: {observed['errors']}")
+        _check_same(case, observed["seen"], without["seen"], when)
         if not examined:
             strict = case.look(copy=copy, DSFIX_STRICT="1", **case.on)
             raised = [each for each in strict["errors"].values() if each.startswith("StrictError: ")]
@@ -245,32 +245,32 @@ def drifted_source_is_left_alone(case: Case) -> None:
 def another_package_comes_first(case: Case) -> None:
     """An object that another package put at the targets before dsfix stays there."""
     shipped(case)
-    provides = [isinstance(each, Provide) for each in case.patch.changes]
+    provides = [isinstance(change, Provide) for change in case.patch.changes]
     modules = list(case.patch.modules) if all(provides) else case.targets
     steps = [["provide"], ["load", *modules], ["replace"], ["remember"], ["load", "dsfix"], ["look"], ["compare"]]
-    theirs, found, others = case.run(*steps, **case.on)
+    theirs, results, others = case.run(*steps, **case.on)
     when = "with another package's object at its targets"
     if not theirs:
         raise NotApplicable("its targets are plain values, whose owner cannot be determined")
-    case.expect(not found["errors"], f"{when} the import fails: {found['errors']}")
+    case.expect(not results["errors"], f"{when} the import fails: {results['errors']}")
     case.expect(not others, f"{when} dsfix has replaced it: {', '.join(others)}")
     outcomes = ["already-fixed"] * any(provides) + ["conflict"] * (not all(provides))
-    _check_outcome(case, found, when, *outcomes)
+    _check_outcome(case, results, when, *outcomes)
 
 
 def it_can_be_reverted(case: Case) -> None:
     """dsfix.revert restores the original objects and keeps the changes of other patches."""
     shipped(case)
     modules = list(case.patch.modules)
-    if not all(isinstance(each, Provide) for each in case.patch.changes):
+    if not all(isinstance(change, Provide) for change in case.patch.changes):
         modules = ["torch", "deepspeed", *modules]
-    found = case.run(
+    observed = case.run(
         *(["provide"], ["load", *modules], ["remember"], ["load", "dsfix"], ["look"], ["compare"]),
         *(["probe"], ["occupied"], ["look"], ["revert", case.id], ["look"], ["unprobe"], ["compare"]),
         *(["probe"], ["look"], ["unprobe"], ["compare"]),
         **case.on,
     )
-    applied, changed, not_probed, occupied, both, reverted, left, _, other, left_at_the_end = found
+    applied, changed, not_probed, occupied, both, reverted, left, _, other, left_at_the_end = observed
     case.expect(not applied["errors"], f"the import fails: {applied['errors']}")
     _check_outcome(case, applied, "with dsfix imported last", "applied")
     targets = set(applied["seen"])
@@ -295,17 +295,17 @@ def importing_again_changes_nothing(case: Case) -> None:
     """After reloading dsfix, importing it again, or reloading a target module, the patch is in effect exactly once."""
     expected = in_force(case)["seen"]
     load = ["load", "dsfix", *case.modules]
-    _, found = case.run(load, ["reload", "dsfix"], ["look"], **case.on)
-    _check_again(case, found, expected, "with dsfix reloaded")
-    (found,) = case.run(load, ["forget"], ["load", "dsfix"], ["look"], **case.on)
-    _check_again(case, found, expected, "with dsfix imported again")
+    _, results = case.run(load, ["reload", "dsfix"], ["look"], **case.on)
+    _check_again(case, results, expected, "with dsfix reloaded")
+    (results,) = case.run(load, ["forget"], ["load", "dsfix"], ["look"], **case.on)
+    _check_again(case, results, expected, "with dsfix imported again")
     for module in case.patch.modules:
-        why, found = case.run(load, ["reload", module], ["look"], **case.on)
+        why, results = case.run(load, ["reload", module], ["look"], **case.on)
         if why:
             alone, _ = case.run(load, ["reload", module], ["look"], **case.off)
             case.expect(alone, f"with dsfix, {module} cannot be reloaded: {why}")
             continue
-        _check_again(case, found, expected, f"with {module} reloaded")
+        _check_again(case, results, expected, f"with {module} reloaded")
 
 
 def _check_again(case: Case, found: Look, expected: Look, when: str) -> None:
@@ -341,8 +341,8 @@ class _Processes:
     def of(self, case: Case, kind: str) -> Look:
         """The result of one process. Raises ContractBroken if it gave none."""
         case.expect(kind in self.results, f"the process {kind} did not finish\n{self.error}")
-        found: Look = self.results[kind]
-        return found
+        result: Look = self.results[kind]
+        return result
 
 
 @functools.cache
@@ -350,26 +350,26 @@ def _processes(case: Case) -> _Processes:
     """A job that imports the targets of the case's patches."""
     directory = case.machine.directory()
     (directory / "results").mkdir(parents=True)
-    given = {
+    job = {
         "modules": case.targets,
         "changes": case.changes,
         "packages": str(_PROCESS.parent),
         "results": str(directory / "results"),
     }
     script, reports = _PROCESS / "training_script.py", directory / "reports"
-    variables: dict[str, Any] = {"CONTRACT_JOB": json.dumps(given), "DSFIX_REPORT": str(reports)}
+    variables: dict[str, Any] = {"CONTRACT_JOB": json.dumps(job), "DSFIX_REPORT": str(reports)}
     error = ""
     try:
         case.run(["job", str(script)], **variables, **case.on)
     except AssertionError as failed:  # kept in the cached result, so that not every patch of the release waits for it
         error = str(failed)
-    results = [json.loads(each.read_text(encoding="utf-8")) for each in (directory / "results").iterdir()]
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in (directory / "results").iterdir()]
     files = list(reports.iterdir()) if reports.is_dir() else []
-    whole = [each for each in files if each.name.endswith(".json") and not each.name.startswith(".")]
+    whole = [file for file in files if file.name.endswith(".json") and not file.name.startswith(".")]
     return _Processes(
         results={each["kind"]: each for each in results},
         reports=[json.loads(each.read_text(encoding="utf-8")) for each in whole],
-        partial=sorted(each.name for each in files if each not in whole),
+        partial=sorted(file.name for file in files if file not in whole),
         error=error,
     )
 
@@ -377,8 +377,8 @@ def _processes(case: Case) -> _Processes:
 @functools.cache
 def _all_on(together: Case) -> Look:
     """What is at the targets of all patches for a release, with all patches enabled and dsfix imported first."""
-    (found,) = together.run(["load", "dsfix", *together.targets], ["look"], **together.on)
-    return dict(found)
+    (results,) = together.run(["load", "dsfix", *together.targets], ["look"], **together.on)
+    return dict(results)
 
 
 def all_at_once(cases: Sequence[Case]) -> None:
@@ -389,17 +389,17 @@ def all_at_once(cases: Sequence[Case]) -> None:
     together = cases[0].all_together
     cases = [each for each in cases if _can_be_imported(each)]
     ids = [each.id for each in cases]
-    found = _all_on(together)
+    observed = _all_on(together)
     all_ids = [each.id for each in together.together]
     texts = together.edited(*all_ids, telling=True) if any(each.edits for each in cases) else {}
     for case in cases:
-        mine = [each for each in found["warnings"] if each.startswith(case.id)]
-        _check_outcome(case, {**found, "warnings": mine}, "with all patches on", "applied")
-        _check_errors(case, found, "with all patches on", fixed=True)
-    together.expect(not found["warnings"], f"with all patches on there are warnings: {found['warnings']}")
+        mine = [each for each in observed["warnings"] if each.startswith(case.id)]
+        _check_outcome(case, {**observed, "warnings": mine}, "with all patches on", "applied")
+        _check_errors(case, observed, "with all patches on", fixed=True)
+    together.expect(not observed["warnings"], f"with all patches on there are warnings: {observed['warnings']}")
     for case in cases:
         for edit in case.edits:
-            code = found["seen"][_place(edit)]["text"]
+            code = observed["seen"][_place(edit)]["text"]
             expected = _codes(texts[edit.module], edit.qualname)
             differs = f"with all patches on {edit.target} differs from the file with all edits"
             case.expect(code in expected, f"{differs}: {describe.difference(code, next(iter(expected)))}")
@@ -415,7 +415,7 @@ def all_at_once(cases: Sequence[Case]) -> None:
                 before = {place: shipped(case)["seen"][place] for place in map(_place, case.patch.changes)}
                 _check_same(case, step["seen"], before, f"with everything reverted in the order {', '.join(gone)}")
     for case in cases:
-        _check_processes(case, _processes(together), found["seen"])
+        _check_processes(case, _processes(together), observed["seen"])
 
 
 def _can_be_imported(case: Case) -> bool:

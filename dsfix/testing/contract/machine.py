@@ -74,8 +74,8 @@ class Server:
         assert line, f"the server has ended:\n{self._log.read_text(encoding='utf-8')[-4000:]}"
         answer = json.loads(line)
         assert "result" in answer, answer["error"]
-        found: list[Any] = answer["result"]
-        return found
+        result: list[Any] = answer["result"]
+        return result
 
     def close(self) -> None:
         if "_process" not in vars(self):
@@ -94,7 +94,7 @@ class Machine:
 
     def without(self, modules: Iterable[str]) -> Server:
         """The first server that has imported none of these."""
-        return next((each for each in self.servers if each.loaded.isdisjoint(modules)), self.servers[-1])
+        return next((server for server in self.servers if server.loaded.isdisjoint(modules)), self.servers[-1])
 
     def directory(self) -> Path:
         return self.scratch / str(next(_numbers))
@@ -129,8 +129,8 @@ def started(directory: Path) -> Iterator[Machine]:
 def _environment() -> dict[str, str]:
     """The variables of every process: no GPU, no dsfix settings, no bytecode next to the release."""
     mine = ("DSFIX_", "_DSFIX_", "RANK", "LOCAL_RANK", "SLURM", "OMPI", "PMI", "COV_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-    return {**kept, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+    return {**inherited, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def copy(directory: Path, root: Path, package: str, changed: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ from matrix.bystanders.scenarios import (
     universal,
 )
 from matrix.bystanders.scenarios.around_zero3 import _one
-from matrix.bystanders.space import one
+from matrix.bystanders.space import one_job
 
 _WHOLE_FILES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
@@ -49,7 +49,7 @@ def _by_number(names: Any) -> list[str]:
 @settings(
     works_around=("universal_checkpoint_rank_order", "universal_checkpoint_fragment_order"),
     release="0.13.1",
-    **one(stage="1", optimizer="AdamW"),
+    **one_job(stage="1", optimizer="AdamW"),
 )
 def converted_by_number(job: Job) -> None:
     if job.plain:
@@ -67,7 +67,7 @@ def converted_by_number(job: Job) -> None:
 
 
 @scenario("a universal checkpoint, after whose load the frozen weights and buffers are loaded by hand")
-@settings(works_around=("universal_checkpoint_leaves_frozen",), **one(stage="2", optimizer="AdamW"))
+@settings(works_around=("universal_checkpoint_leaves_frozen",), **one_job(stage="2", optimizer="AdamW"))
 def frozen_loaded_by_hand(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
         model = job.MLP(seed=seed)
@@ -85,7 +85,7 @@ def frozen_loaded_by_hand(job: Job) -> None:
 @scenario("after the load of a universal checkpoint each group gets its weight decay, each state its own count")
 @settings(
     works_around=("universal_checkpoint_param_groups", "universal_checkpoint_shared_step"),
-    **one(stage="3", optimizer="AdamW"),
+    **one_job(stage="3", optimizer="AdamW"),
 )
 def groups_restored_by_hand(job: Job) -> None:
     def make(seed: int, config: Any) -> Any:
@@ -112,7 +112,7 @@ def groups_restored_by_hand(job: Job) -> None:
         "universal_checkpoint_local_rank",
     ),
     release="0.17.6",
-    **one(stage="3", optimizer="AdamW"),
+    **one_job(stage="3", optimizer="AdamW"),
 )
 def one_sub_group_on_two_machines(job: Job) -> None:
     def ranked(load: Any) -> Any:
@@ -130,7 +130,7 @@ def one_sub_group_on_two_machines(job: Job) -> None:
 
 
 @scenario("a job with an mpu sets the optimizer's count of steps after the load of a universal checkpoint")
-@settings(works_around=("universal_checkpoint_step",), release="0.13.1", **one(stage="1", optimizer="AdamW"))
+@settings(works_around=("universal_checkpoint_step",), release="0.13.1", **one_job(stage="1", optimizer="AdamW"))
 def count_set_by_hand(job: Job) -> None:
     def count(engine: Any) -> None:
         optimizer = engine.optimizer.optimizer
@@ -143,7 +143,9 @@ def count_set_by_hand(job: Job) -> None:
 
 
 @scenario("the script links weights and states again after the load of a universal checkpoint")
-@settings(works_around=("universal_checkpoint_unlinks_fp32",), **one(stage="1", optimizer="AdamW", precision="bf16"))
+@settings(
+    works_around=("universal_checkpoint_unlinks_fp32",), **one_job(stage="1", optimizer="AdamW", precision="bf16")
+)
 def linked_again(job: Job) -> None:
     def link(engine: Any) -> None:
         zero = engine.optimizer
@@ -156,7 +158,7 @@ def linked_again(job: Job) -> None:
 
 
 @scenario("buckets with experts are reduced without a further division")
-@settings(works_around=("zero12_experts_bucket_divided_twice",), release="0.13.0", **one(stage="1"))
+@settings(works_around=("zero12_experts_bucket_divided_twice",), release="0.13.0", **one_job(stage="1"))
 def divided_once(job: Job) -> None:
     undivided = lambda scatter: lambda self, *given, **options: scatter(self, *given, **{**options, "divide": False})  # noqa: E731
     zero = "deepspeed.runtime.zero.stage_1_and_2"
@@ -165,19 +167,19 @@ def divided_once(job: Job) -> None:
 
 
 @scenario("experts on two ranks, whose weights are read from the parameters")
-@settings(works_around=("zero12_experts_unlinked",), release="0.14.2", **one(stage="2"))
+@settings(works_around=("zero12_experts_unlinked",), release="0.14.2", **one_job(stage="2"))
 def experts_read_from_parameters(job: Job) -> None:
     experts._trained_apart(job, 2)
 
 
 @scenario("experts on two of four ranks, with multi-rank buckets")
-@settings(works_around=("zero12_experts_reduced_to_other_rank",), **one(stage="2", ranks="4"))
+@settings(works_around=("zero12_experts_reduced_to_other_rank",), **one_job(stage="2", ranks="4"))
 def shared_experts_in_multi_rank_buckets(job: Job) -> None:
     experts._trained_apart(job, 2)
 
 
 @scenario("frozen weights and buffers are put from the model's state into the exported weights")
-@settings(works_around=("zero1_to_fp32_leaves_out_frozen", "zero_to_fp32_integer_buffers"), **one(stage="1"))
+@settings(works_around=("zero1_to_fp32_leaves_out_frozen", "zero_to_fp32_integer_buffers"), **one_job(stage="1"))
 def rest_exported_by_hand(job: Job) -> None:
     model = job.MLP()
     model.blocks[0].requires_grad_(False)
@@ -200,7 +202,7 @@ def rest_exported_by_hand(job: Job) -> None:
 
 
 @scenario("torch.load is told by the environment, or by the script, to unpickle")
-@settings(works_around=("zero_to_fp32_weights_only",), release="0.15.4", **one(stage="2", ranks="1"))
+@settings(works_around=("zero_to_fp32_weights_only",), release="0.15.4", **one_job(stage="2", ranks="1"))
 def read_unpickled(job: Job) -> None:
     load = job.torch.load
 
@@ -297,7 +299,7 @@ def buffers_put_back(job: Job) -> None:
 
 
 @scenario("the script replaces auto in its config")
-@settings(works_around=("auto_precision_dropped",), **one(ranks="1", precision="bf16", stage="1"))
+@settings(works_around=("auto_precision_dropped",), **one_job(ranks="1", precision="bf16", stage="1"))
 def auto_replaced(job: Job) -> None:
     config: Any = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
     config["bf16"]["enabled"], config["fp16"]["enabled"] = True, False
@@ -306,7 +308,7 @@ def auto_replaced(job: Job) -> None:
 
 
 @scenario("the script writes its loss to DeepSpeed's monitor")
-@settings(works_around=("monitor_train_loss",), **one(ranks="1", stage="2"))
+@settings(works_around=("monitor_train_loss",), **one_job(ranks="1", stage="2"))
 def loss_written_by_script(job: Job) -> None:
     options = {"enabled": True, "output_path": str(job.tmp / "csv"), "job_name": "job"}
     engine = job.engine(job.MLP(), csv_monitor=options, steps_per_print=1)
@@ -324,7 +326,7 @@ def loss_written_by_script(job: Job) -> None:
 
 
 @scenario("functions of torch are put back after the flops profiler")
-@settings(works_around=("flops_profiler_leaves_wrappers",), **one(ranks="1"))
+@settings(works_around=("flops_profiler_leaves_wrappers",), **one_job(ranks="1"))
 def put_back_after_the_profile(job: Job) -> None:
     torch = job.torch
     functional, tensor = torch.nn.functional, torch.Tensor
@@ -344,7 +346,7 @@ def put_back_after_the_profile(job: Job) -> None:
 
 
 @scenario("the script saves and sets the random state of the samples that a curriculum draws")
-@settings(works_around=("data_sampler_random_state",), reference=False, **one(ranks="1"))
+@settings(works_around=("data_sampler_random_state",), reference=False, **one_job(ranks="1"))
 def random_state_by_hand(job: Job) -> None:
     engine = schedules._engine(job)
     schedules._train(job, engine, range(2))
@@ -357,7 +359,7 @@ def random_state_by_hand(job: Job) -> None:
 
 
 @scenario("the script sets the start method after the import")
-@settings(works_around=("import_sets_start_method",), release="0.17.1", **one(ranks="1"))
+@settings(works_around=("import_sets_start_method",), release="0.17.1", **one_job(ranks="1"))
 def start_method_set(job: Job) -> None:
     multiprocessing.set_start_method("fork", force=True)
     engine = job.engine(job.MLP())

@@ -13,7 +13,7 @@ from matrix.bystanders import space
 from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import experts, forward_passes, pipelines, sequences
 from matrix.bystanders.scenarios.around_zero3 import _one
-from matrix.bystanders.space import one
+from matrix.bystanders.space import one_job
 
 _TWO: Any = {"stage": "0", "partitioning": "parameters persist", "ranks": "2"}
 
@@ -243,7 +243,7 @@ _ENGINE = "deepspeed.runtime.pipe.engine"
 
 
 @scenario("the first stage makes a float mask require a gradient, which the last stage does not need")
-@settings(works_around=("pipeline_float_without_gradient",), release="0.18.9", **one())
+@settings(works_around=("pipeline_float_without_gradient",), release="0.18.9", **one_job())
 def mask_made_to_require_gradient(job: Job) -> None:
     def step(self: Any, given: Any) -> Any:
         x, mask = given
@@ -257,7 +257,7 @@ def mask_made_to_require_gradient(job: Job) -> None:
 
 
 @scenario("stages pass tensors of two dtypes, and the script replaces the function that reuses buffers")
-@settings(works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one(ranks="4"))
+@settings(works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one_job(ranks="4"))
 def buffers_of_each_dtype(job: Job) -> None:
     if job.plain:
         forward_passes._trained(job, "float, indices, float")
@@ -276,7 +276,7 @@ def buffers_of_each_dtype(job: Job) -> None:
 
 
 @scenario("stages pass tensors of two dtypes, and the script drops a buffer of the wrong one")
-@settings(works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one(ranks="4"))
+@settings(works_around=("pipeline_receive_buffer_dtype",), release="0.18.9", **one_job(ranks="4"))
 def buffers_dropped(job: Job) -> None:
     if job.plain:
         forward_passes._trained(job, "float, indices, float")
@@ -294,7 +294,7 @@ def buffers_dropped(job: Job) -> None:
 
 
 @scenario("the loss function of a pipeline in bf16 returns fp32, and all ranks note the loss")
-@settings(works_around=("pipeline_half_loss_broadcast",), release="0.12.2", **one(precision="bf16"))
+@settings(works_around=("pipeline_half_loss_broadcast",), release="0.12.2", **one_job(precision="bf16"))
 def loss_in_fp32(job: Job) -> None:
     engine = pipelines._pipeline(job, {}, 2)
     for step in range(3):
@@ -309,7 +309,7 @@ def loss_in_fp32(job: Job) -> None:
 
 
 @scenario("a pipeline's number of micro-batches is set for each evaluation")
-@settings(works_around=("pipeline_eval_micro_batches",), release="0.14.2", **one(accumulation="2"))
+@settings(works_around=("pipeline_eval_micro_batches",), release="0.14.2", **one_job(accumulation="2"))
 def micro_batches_set(job: Job) -> None:
     engine = pipelines._pipeline(job, {}, 2)
     for step, number in enumerate((2, 3, 1)):
@@ -327,7 +327,7 @@ def micro_batches_set(job: Job) -> None:
 
 
 @scenario("a pipeline's module is called before it has an engine: as prepared by the script, and layer by layer")
-@settings(works_around=("pipeline_module_runs_no_layer",), release="0.18.9", **one(ranks="1"))
+@settings(works_around=("pipeline_module_runs_no_layer",), release="0.18.9", **one_job(ranks="1"))
 def module_prepared(job: Job) -> None:
     model = job.MLP(depth=3)
     layers = [*model.blocks, model.head]
@@ -358,7 +358,7 @@ def module_prepared(job: Job) -> None:
 
 
 @scenario("the script tells the engine that the backward pass of each stage is its own")
-@settings(works_around=("pipeline_stage0_backward",), release="0.18.3", **one())
+@settings(works_around=("pipeline_stage0_backward",), release="0.18.3", **one_job())
 def backward_of_the_engine(job: Job) -> None:
     if job.plain:
         pipelines._trained(job)
@@ -379,7 +379,7 @@ def backward_of_the_engine(job: Job) -> None:
 
 
 @scenario("two keys of tied layers have hashes that are the same on all ranks, as with a PYTHONHASHSEED")
-@settings(works_around=("pipeline_tied_keys_order",), release="0.16.0", **one())
+@settings(works_around=("pipeline_tied_keys_order",), release="0.16.0", **one_job())
 def tied_by_keys_in_order(job: Job) -> None:
     torch = job.torch
 
@@ -423,7 +423,7 @@ _TILED = "deepspeed.runtime.sequence_parallel.ulysses_sp"
 
 
 @scenario("the two samples of a batch are one sequence for TiledMLP")
-@settings(works_around=("tiled_mlp_batch",), release="0.17.2", **one())
+@settings(works_around=("tiled_mlp_batch",), release="0.17.2", **one_job())
 def samples_in_one_sequence(job: Job) -> None:
     nn = job.torch.nn
     tiled: Any = None if job.plain else importlib.import_module(_TILED).TiledMLP
@@ -443,7 +443,7 @@ def samples_in_one_sequence(job: Job) -> None:
 
 
 @scenario("TiledMLP is told the number of tiles that four tokens make, not the three that were asked for")
-@settings(works_around=("zero_tiled_mlp_fewer_tiles",), release="0.18.9", **one(stage="2"))
+@settings(works_around=("zero_tiled_mlp_fewer_tiles",), release="0.18.9", **one_job(stage="2"))
 def tiles_counted(job: Job) -> None:
     nn = job.torch.nn
     part: Any = lambda self, x: self.down(self.up(x).tanh())  # noqa: E731
@@ -460,7 +460,7 @@ def tiles_counted(job: Job) -> None:
 
 
 @scenario("evaluations compute the loss whole, or discard what TiledFusedLogitsLoss has added to the gradients")
-@settings(works_around=("tiled_logits_evaluation",), release="0.17.4", **one())
+@settings(works_around=("tiled_logits_evaluation",), release="0.17.4", **one_job())
 def evaluated_without_tiles(job: Job) -> None:
     nn = job.torch.nn
     fused: Any = sequences._fused(job)
@@ -484,7 +484,7 @@ def evaluated_without_tiles(job: Job) -> None:
 
 
 @scenario("labels are masked: a sum over tiles is divided by the number of labels, and TiledLoss has one tile")
-@settings(works_around=("tiled_loss_unweighted",), release="0.18.9", **one())
+@settings(works_around=("tiled_loss_unweighted",), release="0.18.9", **one_job())
 def tiles_of_a_sum(job: Job) -> None:
     nn, words = job.torch.nn, sequences._WORDS
     module = None if job.plain else importlib.import_module(_TILED)
@@ -511,7 +511,9 @@ def tiles_of_a_sum(job: Job) -> None:
 
 
 @scenario("vocab_sequence_parallel_cross_entropy's losses are masked, and logged are those of cross_entropy")
-@settings(works_around=("ulysses_cross_entropy_ignored", "ulysses_cross_entropy_overflow"), release="0.18.9", **one())
+@settings(
+    works_around=("ulysses_cross_entropy_ignored", "ulysses_cross_entropy_overflow"), release="0.18.9", **one_job()
+)
 def losses_masked(job: Job) -> None:
     from dsfix.patches.sequence import _losses as losses
 
@@ -532,7 +534,7 @@ def losses_masked(job: Job) -> None:
 
 
 @scenario("the engine sums the gradients of the ranks that share a sequence, and the script does not divide them")
-@settings(works_around=("ulysses_gradients_too_small",), release="0.14.2", **one())
+@settings(works_around=("ulysses_gradients_too_small",), release="0.14.2", **one_job())
 def summed_by_the_engine(job: Job) -> None:
     from dsfix.patches.sequence._ulysses import OneSequence
 
@@ -550,7 +552,7 @@ def summed_by_the_engine(job: Job) -> None:
 
 
 @scenario("a job with sequence parallelism resumes, and calls all its ranks the first of the model's")
-@settings(works_around=("ulysses_load_checkpoint_index",), release="0.18.9", **one(stage="2"))
+@settings(works_around=("ulysses_load_checkpoint_index",), release="0.18.9", **one_job(stage="2"))
 def first_of_the_model(job: Job) -> None:
     if job.plain:
         _resumed(job, job.engine)
@@ -588,7 +590,7 @@ def _noted(job: Job, inputs: Any, output: Any, sequence: int) -> None:
 
 
 @scenario("Ulysses' attention, sequence-first: the script turns its tensors around for DeepSpeed, and back")
-@settings(works_around=("ulysses_sequence_first_shape",), release="0.18.9", **one())
+@settings(works_around=("ulysses_sequence_first_shape",), release="0.18.9", **one_job())
 def turned_for_attention(job: Job) -> None:
     def turned(self: Any, query: Any, key: Any, value: Any, batch_dim_idx: int) -> Any:
         local, self.gather_idx = self.local_attn, 1
@@ -605,7 +607,7 @@ def turned_for_attention(job: Job) -> None:
 
 
 @scenario("Ulysses' attention with a stream: the script's own hooks wait for the gradients of queries and keys")
-@settings(works_around=("ulysses_overlap_gradients",), release="0.18.9", **one())
+@settings(works_around=("ulysses_overlap_gradients",), release="0.18.9", **one_job())
 def waited_for_in_own_hooks(job: Job) -> None:
     if job.plain:
         _noted(job, *sequences._attend(job, 1), 1)
@@ -639,7 +641,7 @@ def waited_for_in_own_hooks(job: Job) -> None:
 
 
 @scenario("each epoch with Ulysses' adapter has a new iterator of the DataLoader, or a new adapter")
-@settings(works_around=("ulysses_second_epoch_empty",), release="0.17.2", **one())
+@settings(works_around=("ulysses_second_epoch_empty",), release="0.17.2", **one_job())
 def iterator_of_each_epoch(job: Job) -> None:
     loader: Any = None if job.plain else sequences._loader(job)
     with contextlib.nullcontext() if job.plain else sequences._gloo(job):

@@ -13,7 +13,7 @@ from unittest import mock
 
 from matrix.bystanders import space
 from matrix.bystanders.scenario import Job, scenario, settings
-from matrix.bystanders.space import one
+from matrix.bystanders.space import one_job
 
 _SGD: Any = {"precision": ("fp32",), "optimizer": ("SGD", "client's SGD")}
 _RATE = 0.05  # the setting's
@@ -225,7 +225,7 @@ def _load(job: Job, compiles: bool) -> str:
 
 
 @scenario("weights are moved to the CPU before accelerate's function copies them, and training goes on")
-@settings(works_around=("saving_copies_on_gpu",), release="0.15.4", **one(ranks="1", stage="2"))
+@settings(works_around=("saving_copies_on_gpu",), release="0.15.4", **one_job(ranks="1", stage="2"))
 def moved_before_saving(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -239,7 +239,7 @@ def moved_before_saving(job: Job) -> None:
 
 
 @scenario("the optimizer's state is in the checkpoint's client state, and the script puts it back")
-@settings(works_around=("stage0_checkpoint_loses_optimizer",), release="0.18.3", **one(ranks="1", precision="bf16"))
+@settings(works_around=("stage0_checkpoint_loses_optimizer",), release="0.18.3", **one_job(ranks="1", precision="bf16"))
 def state_in_client_state(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(5):
@@ -259,7 +259,7 @@ def state_in_client_state(job: Job) -> None:
 
 
 @scenario("the fp32 copies are renewed after a checkpoint is loaded without the optimizer's states")
-@settings(works_around=("stage0_load_without_optimizer",), release="0.18.9", **one(ranks="1", precision="bf16"))
+@settings(works_around=("stage0_load_without_optimizer",), release="0.18.9", **one_job(ranks="1", precision="bf16"))
 def copies_renewed(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(5):
@@ -274,7 +274,7 @@ def copies_renewed(job: Job) -> None:
 
 
 @scenario("a group without parameters is left out of the optimizer, which has a schedule of PyTorch's")
-@settings(works_around=("empty_group_scheduler",), **one(ranks="1", stage="2"))
+@settings(works_around=("empty_group_scheduler",), **one_job(ranks="1", stage="2"))
 def empty_group_left_out(job: Job) -> None:
     model = job.MLP()
     groups = [{"params": []}, {"params": list(model.parameters()), "lr": 0.05}]
@@ -293,7 +293,7 @@ def empty_group_left_out(job: Job) -> None:
 
 
 @scenario("names are cleared when an engine is destroyed, and another one is made for the model")
-@settings(works_around=("engine_names_keep_model",), **one(ranks="1", stage="1"))
+@settings(works_around=("engine_names_keep_model",), **one_job(ranks="1", stage="1"))
 def names_cleared(job: Job) -> None:
     model = job.MLP()
     for first in (0, 3):
@@ -307,7 +307,7 @@ def names_cleared(job: Job) -> None:
 
 
 @scenario("the script sets the rate of the first step under a warm-up")
-@settings(works_around=("warmup_first_step",), release="0.14.2", **one(ranks="1", stage="1"))
+@settings(works_around=("warmup_first_step",), release="0.14.2", **one_job(ranks="1", stage="1"))
 def first_rate_by_hand(job: Job) -> None:
     params = {"warmup_max_lr": space.SGD["lr"], "warmup_num_steps": 4, "warmup_type": "linear"}
     engine = job.engine(job.MLP(), scheduler={"type": "WarmupLR", "params": params})
@@ -319,7 +319,7 @@ def first_rate_by_hand(job: Job) -> None:
 
 
 @scenario("the script sets the rates of a cosine and behind its end itself")
-@settings(works_around=("warmup_cosine_past_end",), **one(ranks="1", stage="1"))
+@settings(works_around=("warmup_cosine_past_end",), **one_job(ranks="1", stage="1"))
 def rates_behind_the_end_by_hand(job: Job) -> None:
     params = {"total_num_steps": 4, "warmup_num_steps": 2, "cos_min_ratio": 0.1}
     engine = job.engine(job.MLP(), scheduler={"type": "WarmupCosineLR", "params": params})
@@ -334,7 +334,7 @@ def rates_behind_the_end_by_hand(job: Job) -> None:
     works_around=("muon_param_groups",),
     release="0.19.6",
     reference=False,
-    **one(ranks="1", stage="1"),
+    **one_job(ranks="1", stage="1"),
 )
 def muon_rates_by_hand(job: Job) -> None:
     torch = job.torch
@@ -360,7 +360,7 @@ def muon_rates_by_hand(job: Job) -> None:
 
 
 @scenario("FusedAdam, and the head, which is unfrozen later, is a group of its own")
-@settings(works_around=("fused_adam_step_of_last",), release="0.18.9", **one(ranks="1", optimizer="client's AdamW"))
+@settings(works_around=("fused_adam_step_of_last",), release="0.18.9", **one_job(ranks="1", optimizer="client's AdamW"))
 def head_in_own_group(job: Job) -> None:
     from dsfix.patches import _half as half
 
@@ -380,7 +380,7 @@ def head_in_own_group(job: Job) -> None:
 @settings(
     works_around=("adam_resume_of_torch_adam",),
     release="0.18.9",
-    **one(ranks="1", stage="2", optimizer="client's AdamW"),
+    **one_job(ranks="1", stage="2", optimizer="client's AdamW"),
 )
 def resumed_with_offload(job: Job) -> None:
     from dsfix.patches import _half as half
@@ -402,7 +402,7 @@ def resumed_with_offload(job: Job) -> None:
 
 
 @scenario("1-bit LAMB is given those parameters alone that have elements")
-@settings(works_around=("onebit_lamb_empty_parameter",), release="0.18.3", reference=False, **one(ranks="1"))
+@settings(works_around=("onebit_lamb_empty_parameter",), release="0.18.3", reference=False, **one_job(ranks="1"))
 def onebit_lamb_without_nothing(job: Job) -> None:
     sys.modules.setdefault("cupy", ModuleType("cupy"))  # nothing of it is used but its name
     model = job.model(lambda self, x: self.body(x) + self.nothing.sum(), body=job.MLP())
@@ -442,13 +442,15 @@ _SUMS = "bf16, fp32 accumulation"
 
 
 @scenario("BF16_Optimizer: a batch whose loss is nan on one rank is left out on all")
-@settings(works_around=("bf16_nonfinite_step_ends_job",), **one(stage="1", precision=_SUMS))
+@settings(works_around=("bf16_nonfinite_step_ends_job",), **one_job(stage="1", precision=_SUMS))
 def nan_left_out_of_sums(job: Job) -> None:
     _left_out(job)
 
 
 @scenario("ZeRO-Offload: a batch whose loss is nan on one rank is left out on all")
-@settings(release="0.16.0", works_around=("zero12_offload_nonfinite_norm_long",), **one(stage="2", offload="optimizer"))
+@settings(
+    release="0.16.0", works_around=("zero12_offload_nonfinite_norm_long",), **one_job(stage="2", offload="optimizer")
+)
 def nan_left_out_of_offload(job: Job) -> None:
     _left_out(job)
 
@@ -457,7 +459,7 @@ def nan_left_out_of_offload(job: Job) -> None:
 @settings(
     release="0.18.9",
     works_around=("zero12_norm_of_nonfinite_group",),
-    **one(stage="2", precision="bf16", clipping="on"),
+    **one_job(stage="2", precision="bf16", clipping="on"),
 )
 def nan_left_out_in_bf16(job: Job) -> None:
     _left_out(job)
@@ -467,7 +469,7 @@ def nan_left_out_in_bf16(job: Job) -> None:
 @settings(
     works_around=("zero12_offload_overflow_repeats",),
     release="0.19.8",
-    **one(stage="1", offload="optimizer", precision="bf16"),
+    **one_job(stage="1", offload="optimizer", precision="bf16"),
 )
 def nan_left_out_of_offloaded_sums(job: Job) -> None:
     _left_out(job)
@@ -505,7 +507,7 @@ def several_losses_added_up(job: Job) -> None:
 @settings(
     works_around=("zero1_second_backward_counts_first",),
     release="0.19.8",
-    **one(stage="1", offload="optimizer", precision="bf16", ranks="2"),
+    **one_job(stage="1", offload="optimizer", precision="bf16", ranks="2"),
 )
 def several_losses_added_up_offloaded(job: Job) -> None:
     engine = job.engine(job.MLP(), data_types={"grad_accum_dtype": "fp32"})
@@ -516,13 +518,13 @@ def several_losses_added_up_offloaded(job: Job) -> None:
 
 
 @scenario("without ZeRO losses are added up, for one backward pass")
-@settings(works_around=("bf16_retain_graph_dropped",), release="0.16.0", **one(precision="bf16"))
+@settings(works_around=("bf16_retain_graph_dropped",), release="0.16.0", **one_job(precision="bf16"))
 def several_losses_added_up_without_zero(job: Job) -> None:
     _added_up(job)
 
 
 @scenario("gradients are zeroed after each step, and the loss is multiplied by the optimizer's scale")
-@settings(works_around=("bf16_stage0_no_update",), release="0.18.3", **one(precision="bf16", ranks="1"))
+@settings(works_around=("bf16_stage0_no_update",), release="0.18.3", **one_job(precision="bf16", ranks="1"))
 def zeroed_and_scaled_by_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -534,12 +536,12 @@ def zeroed_and_scaled_by_script(job: Job) -> None:
 
 
 @scenario("gradients are added to the sums at once")
-@settings(works_around=("bf16_zero1_last_microbatch_local",), **one(stage="1", precision=_SUMS, accumulation="2"))
+@settings(works_around=("bf16_zero1_last_microbatch_local",), **one_job(stage="1", precision=_SUMS, accumulation="2"))
 def sums_at_once(job: Job) -> None:
     _train(job, bf16={"immediate_grad_update": True})
 
 
-@scenario("the step is made without gradients", works_around=("cpu_zero12_split_view",), **one(stage="1"))  # fmt: skip
+@scenario("the step has no gradients", works_around=("cpu_zero12_split_view",), **one_job(stage="1"))  # fmt: skip
 def step_without_gradients(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(4):
@@ -550,19 +552,23 @@ def step_without_gradients(job: Job) -> None:
 
 
 @scenario("fp16 with torch's AdamW instead of DeepSpeed's")
-@settings(works_around=("fp16_optimizer_never_steps",), release="0.17.6", **one(precision="fp16", optimizer="AdamW"))
+@settings(
+    works_around=("fp16_optimizer_never_steps",), release="0.17.6", **one_job(precision="fp16", optimizer="AdamW")
+)
 def adam_of_torch(job: Job) -> None:
     _train(job)
 
 
 @scenario("fp16 with a scale that never changes")
-@settings(works_around=("fp16_scale_growth_step", "fp16_zero1_overflow_deadlock"), **one(stage="1", precision="fp16"))
+@settings(
+    works_around=("fp16_scale_growth_step", "fp16_zero1_overflow_deadlock"), **one_job(stage="1", precision="fp16")
+)
 def scale_that_stays(job: Job) -> None:
     _train(job, fp16={"loss_scale": 64.0, "loss_scale_window": 1})
 
 
 @scenario("fp16 without ZeRO: the script computes the gradient norm itself")
-@settings(works_around=("fp16_unfused_norm_scaled",), **one(precision="fp16", ranks="1"))
+@settings(works_around=("fp16_unfused_norm_scaled",), **one_job(precision="fp16", ranks="1"))
 def norm_by_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     for step in range(3):
@@ -576,7 +582,7 @@ def norm_by_script(job: Job) -> None:
 
 
 @scenario("Adagrad of torch, whose state the script clears, is saved")
-@settings(works_around=("half_adagrad_checkpoint",), **one(precision="bf16", ranks="1"))
+@settings(works_around=("half_adagrad_checkpoint",), **one_job(precision="bf16", ranks="1"))
 def adagrad_cleared(job: Job) -> None:
     def made(given: Any) -> Any:
         optimizer = job.torch.optim.Adagrad(given, lr=0.05, eps=1.0)
@@ -589,13 +595,13 @@ def adagrad_cleared(job: Job) -> None:
     job.save(engine, "two")
 
 
-@scenario("Adagrad of torch with one group", works_around=("zero_adagrad_groups",), **one(stage="2"))  # fmt: skip
+@scenario("Adagrad of torch with one group", works_around=("zero_adagrad_groups",), **one_job(stage="2"))  # fmt: skip
 def adagrad_of_one_group(job: Job) -> None:
     _train(job, optimizer=lambda given: job.torch.optim.Adagrad(given, lr=0.05))
 
 
 @scenario("the model returns clones of the parts of a tensor, of which one is used")
-@settings(works_around=("several_outputs_of_one_node",), release="0.18.3", **one(stage="2", accumulation="2"))
+@settings(works_around=("several_outputs_of_one_node",), release="0.18.3", **one_job(stage="2", accumulation="2"))
 def parts_cloned(job: Job) -> None:
     linear = job.torch.nn.Linear(16, 2)
     model = job.model(
@@ -613,7 +619,7 @@ def parts_cloned(job: Job) -> None:
         "tensor_learning_rate_made_number_cosine",
         "tensor_learning_rate_replaced",
     ),
-    **one(ranks="1", optimizer="client's SGD"),
+    **one_job(ranks="1", optimizer="client's SGD"),
 )
 def tensor_rates_put_back(job: Job) -> None:
     for kind, params in (
@@ -634,7 +640,7 @@ def tensor_rates_put_back(job: Job) -> None:
 
 
 @scenario("parameters without elements are frozen")
-@settings(works_around=("zero12_empty_parameter",), **one(stage="2", precision="bf16"))
+@settings(works_around=("zero12_empty_parameter",), **one_job(stage="2", precision="bf16"))
 def nothing_frozen(job: Job) -> None:
     model = job.model(lambda self, x: self.body(x) + self.nothing.sum(), body=job.MLP())
     model.register_parameter("nothing", job.torch.nn.Parameter(job.torch.ones(0, 8), requires_grad=False))
@@ -644,7 +650,7 @@ def nothing_frozen(job: Job) -> None:
 @scenario("gradients are sent in the dtype of the parameters, in full buckets")
 @settings(
     works_around=("zero12_full_bucket_dtype", "zero12_parameter_larger_than_bucket"),
-    **one(stage="2", precision="bf16", buckets="small"),
+    **one_job(stage="2", precision="bf16", buckets="small"),
 )
 def sent_as_they_are(job: Job) -> None:
     _train(job, communication_data_type="bf16")
@@ -657,14 +663,14 @@ def sent_as_they_are(job: Job) -> None:
         "zero12_overlap_large_gradient_freed",
         "zero12_overlap_same_bucket",
     ),
-    **one(stage="2", overlap_comm="false", buckets="small"),
+    **one_job(stage="2", overlap_comm="false", buckets="small"),
 )
 def without_overlap(job: Job) -> None:
     _train(job)
 
 
 @scenario("gradients of inputs are taken with the module, not with the engine")
-@settings(works_around=("zero_gradients_of_inputs",), **one(stage="2"))
+@settings(works_around=("zero_gradients_of_inputs",), **one_job(stage="2"))
 def inputs_through_the_module(job: Job) -> None:
     engine = job.engine(job.MLP())
 
@@ -678,7 +684,7 @@ def inputs_through_the_module(job: Job) -> None:
 
 
 @scenario("the script renews the fp32 weights after loading others")
-@settings(works_around=("zero_load_without_optimizer",), release="0.12.2", **one(stage="2", precision="bf16"))
+@settings(works_around=("zero_load_without_optimizer",), release="0.12.2", **one_job(stage="2", precision="bf16"))
 def weights_renewed(job: Job) -> None:
     engine = job.engine(job.MLP())
     job.steps(engine, range(2))
@@ -696,7 +702,7 @@ def weights_renewed(job: Job) -> None:
 
 
 @scenario("a scalar is in the group of the weights, so that no group is smaller than the number of ranks")
-@settings(works_around=("zero12_group_smaller_than_ranks",), release="0.17.6", **one(stage="2", ranks="2"))
+@settings(works_around=("zero12_group_smaller_than_ranks",), release="0.17.6", **one_job(stage="2", ranks="2"))
 def scalar_in_large_group(job: Job) -> None:
     scale = job.torch.nn.Parameter(job.torch.ones(1))
     model: Any = job.model(lambda self, x: self.body(x) * self.scale, body=job.MLP(), scale=scale)
@@ -706,7 +712,7 @@ def scalar_in_large_group(job: Job) -> None:
 
 
 @scenario("a scale has one dimension, and transposed and channels_last weights are made contiguous")
-@settings(works_around=("scalar_parameter_broadcast",), release="0.19.8", **one(stage="2", ranks="2"))
+@settings(works_around=("scalar_parameter_broadcast",), release="0.19.8", **one_job(stage="2", ranks="2"))
 def parameters_contiguous(job: Job) -> None:
     nn = job.torch.nn
     weight = job.torch.arange(64.0).view(4, 16) / 64

@@ -12,7 +12,7 @@ from unittest import mock
 from matrix.bystanders import space
 from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import engines, optimizers, zero3
-from matrix.bystanders.space import one
+from matrix.bystanders.space import one_job
 
 _STAGE3 = "deepspeed.runtime.zero.stage3"
 _OFFLOAD = "deepspeed.runtime.zero.parameter_offload"
@@ -20,7 +20,7 @@ _OFFLOAD = "deepspeed.runtime.zero.parameter_offload"
 
 def _one(**levels: str) -> dict[str, Any]:
     """ZeRO-3 on one rank, all parameters partitioned, with these levels: one job."""
-    return one(**{"stage": "3", "ranks": "1", "partitioning": "all", **levels})
+    return one_job(**{"stage": "3", "ranks": "1", "partitioning": "all", **levels})
 
 
 def _train(job: Job, engine: Any, loss: Callable[..., Any] | None = None, **options: Any) -> None:

@@ -364,7 +364,7 @@ _TIED = tuple(f"zero_to_fp32_safetensors_tied{each}" for each in ("", "_before_0
 
 
 @scenario("tied weights are exported as safetensors by a save_file of the script, which copies them")
-@settings(works_around=_TIED, **space.one(stage="2"))
+@settings(works_around=_TIED, **space.one_job(stage="2"))
 def tied_exported_as_safetensors(job: Job) -> None:
     model = job.MLP()
     model.blocks[1][0].weight = model.blocks[0][0].weight  # type: ignore[index,unused-ignore]

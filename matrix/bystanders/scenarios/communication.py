@@ -9,7 +9,7 @@ from unittest import mock
 
 from matrix.bystanders.scenario import Batch, Job, scenario, settings
 from matrix.bystanders.scenarios import experts
-from matrix.bystanders.space import one
+from matrix.bystanders.space import one_job
 
 
 @scenario("ZeRO-3 averages gradients by all-reduce")
@@ -268,7 +268,9 @@ def module_copied(job: Job) -> None:
 
 @scenario("an embedding, made dense because one of two ranks leaves it out in some steps, and a predivide factor")
 @settings(
-    works_around=("sparse_gradient_missing_on_rank", "sparse_gradient_predivided"), release="0.18.9", **one(ranks="2")
+    works_around=("sparse_gradient_missing_on_rank", "sparse_gradient_predivided"),
+    release="0.18.9",
+    **one_job(ranks="2"),
 )
 def words_without_zero(job: Job) -> None:
     """The emulated device has no sparse tensors."""

@@ -414,7 +414,7 @@ def two_of_experts_undropped_tensor_parallel(job: Job) -> None:
 
 
 @scenario("top-2 routing without noise, by the script, is evaluated after each step")
-@settings(works_around=("moe_eval_random", "moe_eval_random_before_0_14_0"), **space.one(stage="0"))
+@settings(works_around=("moe_eval_random", "moe_eval_random_before_0_14_0"), **space.one_job(stage="0"))
 def two_of_experts_evaluated(job: Job) -> None:
     model = _undropped(job, 1, capacity_factor=_EXPERTS / 2, eval_capacity_factor=_EXPERTS / 2)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from matrix.bystanders.scenario import Job, scenario, settings
-from matrix.bystanders.space import one
+from matrix.bystanders.space import one_job
 
 _ONE_RANK = [
     {"precision": precision, "optimizer": optimizer, "ranks": "1"}
@@ -139,7 +139,7 @@ def adapter_alone(job: Job) -> None:
     works_around=("zero3_gather_of_two_dtypes", "zero3_autocast_gather_of_two_dtypes"),
     release="0.18.9",
     reference=False,
-    **one(stage="3", ranks="2"),
+    **one_job(stage="3", ranks="2"),
 )
 def adapter_cast_to_its_base(job: Job) -> None:
     model = _with_adapter(job).to(job.torch.bfloat16)

@@ -9,7 +9,7 @@ from typing import Any
 
 from matrix.bystanders import space
 from matrix.bystanders.scenario import Job, scenario, settings
-from matrix.bystanders.space import one
+from matrix.bystanders.space import one_job
 
 _SCHEDULED_STEPS, _WARMUP, _TOTAL = 6, 2, 8
 _LINEAR = {"warmup_num_steps": _WARMUP, "warmup_type": "linear"}
@@ -396,7 +396,7 @@ def drawn_resumed_from_older(job: Job) -> None:
 
 
 @scenario("the script gives each epoch of the training data its own order with set_epoch")
-@settings(works_around=("training_data_same_order",), release="0.18.9", **one(ranks="2"))
+@settings(works_around=("training_data_same_order",), release="0.18.9", **one_job(ranks="2"))
 def epochs_set_by_script(job: Job) -> None:
     engine = job.engine(job.MLP())
     rows = [job.batch(number) for number in range(4)]

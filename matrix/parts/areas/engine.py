@@ -71,7 +71,7 @@ class Job:
         return model, torch.optim.AdamW(self._given(model), **{**_ADAM, "betas": (0.9, 0.95)})
 
     def _given(self, model: torch.nn.Module) -> Any:
-        weights = [each for each in model.parameters() if each.requires_grad]
+        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.02}] if self.groups else weights
 
     def made(self) -> Any:
@@ -287,7 +287,7 @@ def _offloaded(lab: Lab, draw: Draw) -> None:
     if not hasattr(job.engine, "offload_states"):
         raise Absent("offload_states")
     job.train(draw.integer("steps before", 0, 1))
-    chosen = [each for each in states if draw.flag(str(each))]
+    chosen = [state for state in states if draw.flag(str(state))]
     options = {"include": chosen} if draw.flag("include") else {}
     times = draw.integer("times", 1, 2)
     for _ in range(times):
@@ -303,9 +303,9 @@ def _norm(lab: Lab, draw: Draw) -> None:
     job.backward()
     wanted = torch.nn.utils.get_total_norm([p.grad for p in job.plain.parameters() if p.grad is not None])
     job.update()
-    found = job.engine.get_global_grad_norm()
-    if found is not None:
-        same(float(found), float(wanted), "norm", 1e-3)
+    actual = job.engine.get_global_grad_norm()
+    if actual is not None:
+        same(float(actual), float(wanted), "norm", 1e-3)
     same([float(each) for each in job.engine.get_lr()], [0.01, 0.02][: 1 + job.groups], "get_lr()")
 
 

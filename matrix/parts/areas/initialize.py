@@ -21,8 +21,8 @@ def _config(lab: Lab, draw: Draw, scheduled: bool) -> None:
         row["schedule"] = draw("schedule", [each for each in space.FACTORS["schedule"] if each != "none"])
     draw.assume(not space.broken(row, release))
     skipped = os.environ.get("DSFIX_SKIP", "").split(",")
-    found = trial(space.plan(row, release), skip=skipped, timeout=300.0 if scheduled else 120.0)
-    assert found.agrees, found.failed or "; ".join([*map(str, found.differences[:2]), *found.races[:1]])
+    actual = trial(space.plan(row, release), skip=skipped, timeout=300.0 if scheduled else 120.0)
+    assert actual.agrees, actual.failed or "; ".join([*map(str, actual.differences[:2]), *actual.races[:1]])
 
 
 @part("initialize/configs", "plain PyTorch, by dsfix.audit", examples=25)

@@ -67,7 +67,7 @@ def _optimizer(name: str) -> Callable[[Lab, Draw], None]:
         model, plain = Net(), Net()
         plain.load_state_dict(model.state_dict())
         optimizer = chosen(options)(
-            [each for each in plain.parameters() if each.requires_grad],
+            [parameter for parameter in plain.parameters() if parameter.requires_grad],
             **{key: value for key, value in options.items() if key != "adam_w_mode"},
         )
         engine = lab.initialize(model, config, model_parameters=[p for p in model.parameters() if p.requires_grad])

@@ -86,5 +86,5 @@ def _pipeline(lab: Lab, draw: Draw) -> None:
             with torch.no_grad():
                 wanted = torch.stack([mean(model(x), y) for x, y in made]).mean()
             for _ in range(2):
-                found = engine.eval_batch(iter([tuple(each) for each in own]), num_micro_batches=micro)
-                same(float(found), float(wanted), f"evaluation after step {step}", within)
+                actual = engine.eval_batch(iter([tuple(each) for each in own]), num_micro_batches=micro)
+                same(float(actual), float(wanted), f"evaluation after step {step}", within)

@@ -144,7 +144,7 @@ def _schedule(name: str) -> Callable[[Lab, Draw], None]:
         bases = (0.05, 0.02)[: draw.integer("groups", 1, 2)]
 
         def made() -> tuple[Any, Any]:
-            rates: list[Any] = [torch.tensor(each) if tensor else each for each in bases]
+            rates: list[Any] = [torch.tensor(base) if tensor else base for base in bases]
             weights = [{"params": [torch.nn.Parameter(torch.ones(1))], "lr": rate} for rate in rates]
             optimizer = torch.optim.Adam(weights, betas=_BETAS, foreach=False, capturable=tensor)
             return optimizer, kind(optimizer, **options)

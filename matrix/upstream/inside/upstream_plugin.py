@@ -44,11 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     path = os.environ.get("UPSTREAM_TESTS")
     if path is None:
-        _report(collected=[each.nodeid for each in items])
+        _report(collected=[item.nodeid for item in items])
         return
-    wanted = set(Path(path).read_text(encoding="utf-8").splitlines())
-    config.hook.pytest_deselected(items=[each for each in items if each.nodeid not in wanted])
-    items[:] = [each for each in items if each.nodeid in wanted]
+    selected = set(Path(path).read_text(encoding="utf-8").splitlines())
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in selected])
+    items[:] = [item for item in items if item.nodeid in selected]
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -141,7 +141,7 @@ BATCHES = [torch.randint(64, (2, 12), generator=generator).to("cuda") for _ in r
 
 
 def sgd(model):
-    return torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    return torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
 
 
 def reference(model):
@@ -164,8 +164,10 @@ def train(engine, between):
         losses.append(loss.item())
         engine.backward(loss)
         engine.step()
-        hooks.append(sum(len(each._forward_hooks) + len(each._forward_pre_hooks) for each in engine.module.modules()))
-        gathered.append(sum(each.ds_status.name == "AVAILABLE" for each in engine.module.parameters()))
+        hooks.append(
+            sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in engine.module.modules())
+        )
+        gathered.append(sum(parameter.ds_status.name == "AVAILABLE" for parameter in engine.module.parameters()))
         between(engine)
     return {"losses": losses, "hooks": hooks, "gathered": gathered}
 

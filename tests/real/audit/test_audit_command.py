@@ -29,11 +29,11 @@ def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path):
     options = ["--ranks=1", "--steps=3", "--phases=none", "--timeout=600", "--time=1800", "--json"]
     done = ended([sys.executable, "-m", "dsfix", "audit", config, *options], tmp_path, variables, timeout=None)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["with_dsfix"]["agrees"]
-    assert found["with_dsfix"]["comparisons"] > 300
-    assert not found["without_dsfix"]["agrees"]
-    fixes = {fix["patch"]: fix["without_it"] for fix in found["search"]["cures"]}
+    results = json.loads(done.stdout)
+    assert results["with_dsfix"]["agrees"]
+    assert results["with_dsfix"]["comparisons"] > 300
+    assert not results["without_dsfix"]["agrees"]
+    fixes = {fix["patch"]: fix["without_it"] for fix in results["search"]["cures"]}
     assert NEEDED in fixes
     assert OTHER not in fixes
     differences = {each["what"]: each for each in fixes[NEEDED]["differences"]}

@@ -83,9 +83,9 @@ LORA = Plan(config(clip=0.0), steps=3, groups=False, freeze="none", lora=True)
 @pytest.mark.parametrize("plan", [PLAN, LORA])
 def test_plain_pytorch_agrees_with_itself(precision, plan):
     plan = Plan(**{**vars(plan), "config": {**plan.config, precision: {"enabled": True}}})
-    found = compare(plan, trained(plan, reference.DTYPES[precision]))
-    assert not found.differences
-    assert found.comparisons > 300
+    results = compare(plan, trained(plan, reference.DTYPES[precision]))
+    assert not results.differences
+    assert results.comparisons > 300
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -104,8 +104,8 @@ def test_muon_makes_a_matrix_nearly_orthogonal(shape, dtype):
 
 def scale(name, factor):
     def change(step):
-        for each in step.gradients if name == "all" else [name]:
-            step.gradients[each] *= factor
+        for gradient in step.gradients if name == "all" else [name]:
+            step.gradients[gradient] *= factor
 
     return change
 
@@ -164,10 +164,10 @@ def test_a_bug_is_reported_once_without_its_consequences():
     plan = Plan(config(), steps=3)
     record = trained(plan)
     record.steps[1].gradients["embed.weight"] *= 1.5
-    found = compare(plan, record).differences
+    results = compare(plan, record).differences
     # the recorded step used the correct gradient, so state and parameters differ from those of the wrong one
-    assert {difference.step for difference in found} == {1}
-    assert all(difference.names == ("embed.weight",) for difference in found)
+    assert {difference.step for difference in results} == {1}
+    assert all(difference.names == ("embed.weight",) for difference in results)
 
 
 def test_skipping_all_steps_is_reported():
@@ -177,9 +177,9 @@ def test_skipping_all_steps_is_reported():
         assert step is not None
         step.scale = 2.0**32
     record.steps[0].skipped = True
-    found = compare(plan, record)
-    assert not found.differences
-    assert found.unseen == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
+    results = compare(plan, record)
+    assert not results.differences
+    assert results.unseen == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
 
 
 def test_steps_after_a_load_are_compared_with_the_state_before():
@@ -213,10 +213,10 @@ def test_saved_nan_is_neither_difference_nor_agreement():
         **record.exports["16bit"],
         "head.weight": record.exports["16bit"]["embed.weight"],
     }
-    found = compare(plan, record)
-    assert not found.differences
+    results = compare(plan, record)
+    assert not results.differences
     assert {"training from step 0", "resume: parameters", "resume: state exp_avg", "16bit: parameters"} <= set(
-        found.unseen
+        results.unseen
     )
 
 
@@ -293,11 +293,11 @@ def test_unsupported_plans_are_refused_with_a_reason(plan):
 @pytest.mark.parametrize(("kind", "coupled"), [("AdamW", False), ("Adam", True)])
 def test_rounding_has_a_margin_where_weight_decay_nearly_cancels_a_gradient(kind, coupled):
     options = {"lr": 0.01, "weight_decay": 0.1, "adam_w_mode": kind == "AdamW"}
-    found = reference.Reference(Plan(config(optimizer={"type": kind, "params": options}), groups=False))
-    weights = found.start
+    results = reference.Reference(Plan(config(optimizer={"type": kind, "params": options}), groups=False))
+    weights = results.start
     gradients = {name: weight.double() for name, weight in weights.items()}
     gradients["gate.weight"][0, 0] *= -0.1  # cancelled by a decay of 0.1 up to rounding
-    margins = found.margins(weights, {}, gradients, [0.01])
+    margins = results.margins(weights, {}, gradients, [0.01])
     assert (max(margins.values(), default=0.0) > 1e-4) == coupled
     assert all(margin < 1e-8 for name, margin in margins.items() if name != "gate.weight")
 

@@ -124,11 +124,11 @@ def test_a_planted_bug_is_found(names, stage, precision, plan, release, planted,
 
 def check(names, verdict, parameters):
     """Asserts that `verdict` contains the differences of these plants and no others."""
-    found = {(each.phase, each.what, each.step): each for each in verdict.differences}
+    results = {(each.phase, each.what, each.step): each for each in verdict.differences}
     for name in names:
         for expected in _ALL[name].found:
-            difference = found.pop((expected.phase, expected.what, expected.step))
+            difference = results.pop((expected.phase, expected.what, expected.step))
             assert difference.off > difference.bound
             if expected.names is not None:
                 assert set(difference.names) == set(filter(expected.names, parameters)), name
-    assert found.keys() <= {each for name in names for each in _ALL[name].also}
+    assert results.keys() <= {each for name in names for each in _ALL[name].also}

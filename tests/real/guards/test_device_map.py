@@ -48,8 +48,8 @@ def as_without(case, *devices):
 
 @pytest.mark.parametrize("case", ["eight devices", "peft"])
 def test_several_devices_are_one_clear_error(seen, case):
-    (found,) = seen("device_map", "error")
-    lines = found[case]["error"].splitlines()
+    (results,) = seen("device_map", "error")
+    lines = results[case]["error"].splitlines()
     assert lines[0].startswith(SEVERAL + "0, ")
     prefix = "base_model.model." if case == "peft" else ""
     blocks = [f"{prefix}model.layers.{number}" for number in range(8)]
@@ -62,52 +62,52 @@ def test_several_devices_are_one_clear_error(seen, case):
 
 @pytest.mark.parametrize("mode", ["error", "repair"])
 def test_offloaded_models_are_refused(seen, mode):
-    (found,) = seen("device_map", mode)
-    assert found["cpu"]["error"].startswith(OFFLOADED)
-    assert "\n  lm_head\n" in found["cpu"]["error"]
+    (results,) = seen("device_map", mode)
+    assert results["cpu"]["error"].startswith(OFFLOADED)
+    assert "\n  lm_head\n" in results["cpu"]["error"]
 
 
 @pytest.mark.parametrize("case", ["auto with one device", "map without hooks"])
 def test_models_that_train_correctly_pass_silently(seen, case):
-    (found,) = seen("device_map", "error")
-    assert found[case].get("equal") is True, found[case]
-    assert found[case]["said"] == []
+    (results,) = seen("device_map", "error")
+    assert results[case].get("equal") is True, results[case]
+    assert results[case]["said"] == []
 
 
 @pytest.mark.parametrize("case", ["stage 3", "tied", "peft", "trainer"])
 def test_a_repaired_model_trains_like_one_without_device_map(seen, case):
-    (found,) = seen("device_map", "repair")
-    assert as_without(found[case], "cuda:0"), found[case]
-    (said,) = found[case]["said"]
+    (results,) = seen("device_map", "repair")
+    assert as_without(results[case], "cuda:0"), results[case]
+    (said,) = results[case]["said"]
     assert said.startswith(REPAIRED)
 
 
 def test_a_hook_that_device_map_did_not_create_is_kept(seen):
-    (found,) = seen("device_map", "repair")
+    (results,) = seen("device_map", "repair")
     assert (
-        "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has an accelerate hook" in found["another hook"]["error"]
+        "GuardError: DSFIX_DEVICE_MAP=repair: model.layers.3 has an accelerate hook" in results["another hook"]["error"]
     )
-    elsewhere = found["a hook elsewhere"]
+    elsewhere = results["a hook elsewhere"]
     assert elsewhere["equal"] is True
     assert elsewhere["left"] == ["_hf_hook", "_old_forward", "cuda:0", "forward"]
 
 
 def test_a_correct_model_is_not_repaired(seen):
-    (found,) = seen("device_map", "repair")
-    assert as_without(found["nothing to repair"], "cuda:0")
-    assert found["nothing to repair"]["said"] == []
+    (results,) = seen("device_map", "repair")
+    assert as_without(results["nothing to repair"], "cuda:0")
+    assert results["nothing to repair"]["said"] == []
 
 
 def test_repaired_on_two_ranks(seen):
-    for rank, found in enumerate(seen("device_map", "repair", ranks=2)):
-        assert as_without(found["stage 2"], f"cuda:{rank}"), found
-        assert len(found["stage 2"]["said"]) == 1 - rank
+    for rank, results in enumerate(seen("device_map", "repair", ranks=2)):
+        assert as_without(results["stage 2"], f"cuda:{rank}"), results
+        assert len(results["stage 2"]["said"]) == 1 - rank
 
 
 def test_ddp_repaired(seen):
-    for rank, found in enumerate(seen("ddp", "repair", ranks=2)):
-        assert as_without(found["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
-        assert found["devices of its own"]["said"] == []
+    for rank, results in enumerate(seen("ddp", "repair", ranks=2)):
+        assert as_without(results["devices of its own"], f"cuda:{rank}", f"cuda:{rank + 2}")
+        assert results["devices of its own"]["said"] == []
         for case in ("device_ids", "subclass", "another device", "too few devices"):
-            assert as_without(found[case], f"cuda:{rank}"), found[case]
-        assert found["offloaded"]["error"].startswith(OFFLOADED)
+            assert as_without(results[case], f"cuda:{rank}"), results[case]
+        assert results["offloaded"]["error"].startswith(OFFLOADED)

@@ -109,7 +109,7 @@ def statement(version="0.1.0", **outcomes):
 
 
 def board(store, rank, size, mine=None):
-    made = rank_check.Board(store, rank, size)
+    made = rank_check.StatementStore(store, rank, size)
     if mine:
         made.publish(mine)
     return made

@@ -7,7 +7,7 @@ import pytest
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.ranks import launch
-from dsfix.versions import Fit, gate
+from dsfix.versions import RangeMatch, gate
 from tests.processes import to_fork, without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -19,7 +19,7 @@ def applies(has_deepspeed):
 
     def check(patch_id):
         fit = gate(catalogue()[patch_id].patch.affects)
-        if fit.fit is Fit.OUTSIDE:
+        if fit.fit is RangeMatch.OUTSIDE:
             pytest.skip(fit.reason)
 
     return check

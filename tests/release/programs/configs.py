@@ -16,18 +16,22 @@ def read(config, world_size):
     kept = comm.get_world_size, comm.get_rank
     comm.get_world_size, comm.get_rank = (lambda *_: world_size), (lambda *_: 0)
     try:
-        found = DeepSpeedConfig(config)
+        results = DeepSpeedConfig(config)
     finally:
         comm.get_world_size, comm.get_rank = kept
-    new = hasattr(found, "bfloat16_config")
+    new = hasattr(results, "bfloat16_config")
     return {
-        "batch": [found.train_batch_size, found.train_micro_batch_size_per_gpu, found.gradient_accumulation_steps],
-        "bf16": found.bfloat16_config.enabled if new else found.bfloat16_enabled,
-        "fp16": found.float16_config.enabled if new else found.fp16_enabled,
-        "stage": int(found.zero_config.stage),
-        "reduce_bucket_size": int(found.zero_config.reduce_bucket_size),
-        "gradient_clipping": found.gradient_clipping,
-        "zero_allow_untested_optimizer": found.zero_allow_untested_optimizer,
+        "batch": [
+            results.train_batch_size,
+            results.train_micro_batch_size_per_gpu,
+            results.gradient_accumulation_steps,
+        ],
+        "bf16": results.bfloat16_config.enabled if new else results.bfloat16_enabled,
+        "fp16": results.float16_config.enabled if new else results.fp16_enabled,
+        "stage": int(results.zero_config.stage),
+        "reduce_bucket_size": int(results.zero_config.reduce_bucket_size),
+        "gradient_clipping": results.gradient_clipping,
+        "zero_allow_untested_optimizer": results.zero_allow_untested_optimizer,
     }
 
 

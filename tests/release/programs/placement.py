@@ -24,12 +24,12 @@ SCENES = {
 
 
 def play(lab):
-    found = {}
+    results = {}
     for name, (run, mode) in SCENES.items():
         print(f"scene {name}", file=sys.stderr, flush=True)
         set_mode(lab, mode)
-        found[name] = run(lab)
-    return found
+        results[name] = run(lab)
+    return results
 
 
 with Lab("cuda") as lab:

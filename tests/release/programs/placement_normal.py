@@ -111,12 +111,12 @@ def train(lab, engine):
 
 
 def run(lab):
-    found = {}
+    results = {}
     for name, model, settings in cases(lab):
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         engine = lab.initialize(model, settings, model_parameters=trained)
         reports = [dsfix.placement_report(engine)]
         train(lab, engine)
         reports.append(dsfix.placement_report(engine))
-        found[name] = [[each.device, *map(str, each)] for each in reports]
-    return found
+        results[name] = [[report.device, *map(str, report)] for report in reports]
+    return results

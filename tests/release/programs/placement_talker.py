@@ -66,18 +66,18 @@ def run(lab):
     with lab.deepspeed.zero.Init(config_dict_or_path=CONFIG, dtype=torch.float32):
         model = Omni()
     outside(model)
-    found = {"before": [each.path for each in dsfix.placement_report(model)]}
+    results = {"before": [each.path for each in dsfix.placement_report(model)]}
     try:
         engine = lab.initialize(model, CONFIG)
     except GuardError as error:
-        return {**found, "stopped": f"{type(error).__name__}: {error}"}
-    found["report"] = [[each.path, each.kind, each.device] for each in dsfix.placement_report(engine)]
+        return {**results, "stopped": f"{type(error).__name__}: {error}"}
+    results["report"] = [[each.path, each.kind, each.device] for each in dsfix.placement_report(engine)]
     x = torch.ones(2, WIDTH, device=lab.device)
     try:
         output = engine(x)
     except RuntimeError as error:
-        return {**found, "forward": str(error)}
+        return {**results, "forward": str(error)}
     plain = outside(Omni())
     moved = {name: buffer.cpu() for name, buffer in model.named_buffers(remove_duplicate=False)}
     plain.load_state_dict({**moved, **lab.parameters(engine)})
-    return {**found, "difference": (output.cpu() - plain(x.cpu())).abs().max().item()}
+    return {**results, "difference": (output.cpu() - plain(x.cpu())).abs().max().item()}

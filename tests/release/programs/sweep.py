@@ -16,7 +16,7 @@ from dsfix.outcome import Refused
 
 def definitions(path):
     """(qualified name, first line) of every function that is not nested in another, by parsing the file."""
-    found = []
+    results = []
 
     def walk(node, names):
         for child in ast.iter_child_nodes(node):
@@ -24,13 +24,13 @@ def definitions(path):
                 walk(child, [*names, child.name])
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 first = min([child.lineno, *(d.lineno for d in child.decorator_list)])
-                found.append((".".join([*names, child.name]), first))
+                results.append((".".join([*names, child.name]), first))
             elif not isinstance(child, ast.expr):
                 walk(child, names)
 
     with open(path, encoding="utf-8") as file:
         walk(ast.parse(file.read()), [])
-    return found
+    return results
 
 
 def live_lines(module, qualname):

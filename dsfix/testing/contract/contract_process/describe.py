@@ -19,21 +19,23 @@ _DEPTH = 6
 
 def of_code(code: CodeType) -> str:
     """The instructions without positions: NOPs, which only mark lines, are omitted, and jumps count instructions."""
-    instructions = [each for each in dis.get_instructions(code) if each.opname != "NOP"]
-    offsets = [each.offset for each in instructions]
+    instructions = [
+        get_instruction for get_instruction in dis.get_instructions(code) if get_instruction.opname != "NOP"
+    ]
+    offsets = [instruction.offset for instruction in instructions]
     jumps = {*dis.hasjrel, *dis.hasjabs}
     lines = [
         f"code {code.co_qualname} {code.co_flags}",
         f"arguments {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount}",
         f"variables {code.co_varnames} cells {code.co_cellvars} free {code.co_freevars}",
     ]
-    for each in instructions:
-        if isinstance(each.argval, CodeType):
-            lines += [each.opname, textwrap.indent(of_code(each.argval), "  ")]
-        elif each.opcode in jumps:
-            lines.append(f"{each.opname} to {bisect.bisect_left(offsets, each.argval)}")
+    for instruction in instructions:
+        if isinstance(instruction.argval, CodeType):
+            lines += [instruction.opname, textwrap.indent(of_code(instruction.argval), "  ")]
+        elif instruction.opcode in jumps:
+            lines.append(f"{instruction.opname} to {bisect.bisect_left(offsets, instruction.argval)}")
         else:
-            lines.append(f"{each.opname} {_argument(each)}".rstrip())
+            lines.append(f"{instruction.opname} {_argument(instruction)}".rstrip())
     return "\n".join(lines)
 
 
@@ -45,11 +47,11 @@ def _argument(instruction: dis.Instruction) -> str:
 
 def lines_of(code: CodeType) -> list[int]:
     """All line numbers of the code."""
-    found = {line for *_, line in code.co_lines() if line is not None}
+    lines = {line for *_, line in code.co_lines() if line is not None}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found.update(lines_of(constant))
-    return sorted(found)
+            lines.update(lines_of(constant))
+    return sorted(lines)
 
 
 def codes_named(code: CodeType, qualname: str) -> Iterator[CodeType]:
@@ -100,14 +102,14 @@ def _own_functions(value: Any) -> dict[str, Any]:
 
 
 def _held_by(function: FunctionType) -> dict[str, Any]:
-    held = {}
+    functions = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
-            held[name] = cell.cell_contents
+            functions[name] = cell.cell_contents
         except ValueError:
-            held[name] = "an empty cell"
+            functions[name] = "an empty cell"
     wrapped = vars(function).get("__wrapped__")
-    return held if wrapped is None else {**held, "__wrapped__": wrapped}
+    return functions if wrapped is None else {**functions, "__wrapped__": wrapped}
 
 
 def holder_of(module: ModuleType, qualname: str) -> tuple[Any, str]:
@@ -126,19 +128,19 @@ def function_of(module: ModuleType, qualname: str) -> FunctionType:
     holder, name = holder_of(module, qualname)
     value = vars(holder)[name]
     queue, seen = [value], set()
-    wanted = qualname.partition(".<locals>.")[0]
+    outer_name = qualname.partition(".<locals>.")[0]
     while queue:
         item = queue.pop(0)
         if id(item) in seen or isinstance(item, (ModuleType, type)):
             continue
         seen.add(id(item))
         if type(item) is FunctionType:
-            if item.__code__.co_filename == module.__file__ and item.__code__.co_qualname == wanted:
+            if item.__code__.co_filename == module.__file__ and item.__code__.co_qualname == outer_name:
                 return item
-            queue += [each for each in gc.get_referents(item) if each is not item.__globals__]
+            queue += [get_referent for get_referent in gc.get_referents(item) if get_referent is not item.__globals__]
         elif len(seen) < 1000:
             queue += gc.get_referents(item)
-    raise LookupError(f"no function {wanted} of the module's own file is below the object")
+    raise LookupError(f"no function {outer_name} of the module's own file is below the object")
 
 
 def change(verb: str, module_name: str, qualname: str) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def change(verb: str, module_name: str, qualname: str) -> dict[str, Any]:
 
 
 def _shared(value: Any) -> list[str]:
-    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
     return sorted({f"{m.__name__}.{alias}" for m in modules for alias, v in list(vars(m).items()) if v is value})
 
 

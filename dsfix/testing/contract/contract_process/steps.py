@@ -71,7 +71,7 @@ class Process:
         )
 
     def remember(self) -> None:
-        self.remembered = {describe.place(**each): self._objects(each) for each in self.changes}
+        self.remembered = {describe.place(**change): self._objects(change) for change in self.changes}
 
     def compare(self) -> None:
         """Records the targets whose object is not the remembered one."""
@@ -194,7 +194,7 @@ class Process:
         self._in_children(lambda record: self._order(items, [], record))
 
     def _order(self, items: list[str], order: list[str], record: Callable[[Any], None]) -> None:
-        left = [each for each in items if each not in order and each not in sys.modules]
+        left = [item for item in items if item not in order and item not in sys.modules]
         top = [each for each in left if "." not in each or each.partition(".")[0] not in left]
         if "torch" in top and set(order) - {"dsfix"}:  # importing deepspeed is importing torch first
             top = [each for each in top if each != "deepspeed"]

@@ -20,7 +20,7 @@ from transformers.integrations import HfDeepSpeedConfig  # noqa: E402
 
 
 def biases(model):
-    return [each._buffers[BIAS] for each in model.modules() if BIAS in each._buffers]
+    return [module._buffers[BIAS] for module in model.modules() if BIAS in module._buffers]
 
 
 def saved(directory):
@@ -59,7 +59,7 @@ for _step in range(STEPS):
     losses.append(loss.item())
 found = biases(engine.module)
 written = {
-    "partitioned": any(hasattr(each, "ds_id") for each in engine.module.parameters()),
+    "partitioned": any(hasattr(parameter, "ds_id") for parameter in engine.module.parameters()),
     "dtypes": sorted({str(each.dtype) for each in found}),
     "distinct": [len(set(each.tolist())) for each in found],
     "experts": len(found[0]),
