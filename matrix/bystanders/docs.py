@@ -131,7 +131,7 @@ def _patches(found: Sequence[Record]) -> str:
         "## The patches\n",
         f"Each patch is judged on {space.FULL_RECORD} or, if it does not apply there, on the newest of these releases",
         "where it does, if possible one with all scripts. Statements run: by any job; jobs: those that run them;",
-        "disabled alone: the verdicts of jobs with all other patches (for one that is off by default: enabled on top of all",
+        "disabled alone: the verdicts of jobs with all other patches (for one off by default: enabled on top of all",
         "others); added: the most that it adds to a job whose results stay the same, in collectives, waits of the host",
         "for the device, bytes of peak memory; worked around by: scripts of people who work around the bug, with the",
         "patch.\n",
