@@ -96,7 +96,7 @@ def test_a_patch_covers_the_row_whose_fix_it_names_on_the_releases_that_it_claim
 
 def test_releases_where_no_job_can_hit_a_bug_are_distinguished():
     [bug] = known(row(state="unreachable: it waits"), patches=[patch(affects="==0.12.1")])
-    assert states(bug) == [CoverageState.UNREACHABLE, CoverageState.PATCHED, CoverageState.NOBODY]
+    assert states(bug) == [CoverageState.UNREACHABLE, CoverageState.PATCHED, CoverageState.UNREACHABLE]
 
 
 @pytest.mark.parametrize("role", ["introduced in 0.12.0", "related: fixed in part in 0.13.0", "reported"])
