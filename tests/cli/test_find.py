@@ -36,7 +36,7 @@ def test_words_lead_to_the_bug(environment, words, patch):
 @pytest.mark.parametrize(
     ("release", "words", "patch"),
     [
-        ("0.14.2", "WarmupLR: the first step is too large", "warmup_first_step"),
+        ("0.14.2", "WarmupDecayLR: the first step is too large", "warmup_first_step"),
         ("0.14.2", "WarmupCosineLR: the first step is too large", "warmup_cosine_first_step"),
         ("0.18.2", "zero 2 accumulation, only the last micro-batch counts", "zero2_accumulation_drops_microbatches"),
         ("0.18.2", "pipeline: gradients too large by the number of micro-batches", "pipeline_accumulation_unscaled"),
