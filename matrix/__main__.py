@@ -12,6 +12,7 @@ from dsfix.cli.exits import INTERRUPTED, TROUBLE, Complaint
 from dsfix.lab.errors import LabUnavailable
 from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
+from matrix.changed import command as changed
 from matrix.gpu import command as gpu
 from matrix.site import command as site
 from matrix.sweep import command as sweep
@@ -19,7 +20,7 @@ from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
 COMMANDS = (
-    *(source_proof, run_proof, edges, docs, add, toxini, configkeys),
+    *(source_proof, run_proof, edges, docs, add, changed, toxini, configkeys),
     *(sweep, bystanders, upstream, upstream_rows, gpu, site),
 )
 

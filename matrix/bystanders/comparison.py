@@ -136,13 +136,13 @@ def _apart(one: Seen, other: Seen) -> float:
     return worst
 
 
-def off(seen: Seen, plain: Seen) -> tuple[float, str]:
-    """The largest relative distance of a note from plain PyTorch's, and its label."""
+def off(seen: Seen, plain: Seen, bits: bool = False) -> tuple[float, str]:
+    """The largest relative distance of a note from plain PyTorch's, and its label; bits: also of what that lacks."""
     worst, where = 0.0, ""
     for rank, reference in zip(seen.ranks, plain.ranks):
         right = dict((reference or {"notes": []})["notes"])
         for label, value in (rank or {"notes": []})["notes"]:
-            if label.startswith("[bits]") or label not in right:
+            if (label.startswith("[bits]") and not bits) or label not in right:
                 continue
             distance = _distance(value, right[label])
             if distance > worst:
