@@ -111,14 +111,14 @@ def first_difference(one: Seen, other: Seen) -> str:
         if left is None or right is None:
             continue
         for mine, yours in zip(left["notes"], right["notes"]):
-            if mine[0] != yours[0] or not _same(mine[1], yours[1]):
+            if mine[0] != yours[0] or not same(mine[1], yours[1]):
                 return f"{mine[0]}, rank {rank}"
         if len(left["notes"]) != len(right["notes"]):
             return f"number of notes, rank {rank}"
     return ""
 
 
-def _same(left: Any, right: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         return bool(left.shape == right.shape and left.tobytes() == right.tobytes())
     if isinstance(left, float) and isinstance(right, float):

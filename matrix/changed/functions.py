@@ -58,12 +58,12 @@ def _differing(before: _Statements, after: _Statements) -> Iterator[int]:
 
 
 def _scopes(path: Path) -> dict[str, list[tuple[str, int]]]:
-    """The statements of each function and class, and of the module. Functions of one name, as of a property, are one."""
+    """The statements of each function and class, and of the module. Those of one name are one."""
     found: dict[str, list[tuple[str, int]]] = {MODULE: [("", 0)]}
 
     def collect(scope: str, block: Sequence[Any], where: str) -> None:
         for node in block:
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+            if is_docstring(node):
                 continue
             if isinstance(node, SCOPES):
                 inner = node.name if scope == MODULE else f"{scope}.{node.name}"
@@ -78,6 +78,11 @@ def _scopes(path: Path) -> dict[str, list[tuple[str, int]]]:
     if path.is_file():
         collect(MODULE, ast.parse(path.read_bytes()).body, "")
     return found
+
+
+def is_docstring(node: ast.AST) -> bool:
+    """Whether it is a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _head(node: ast.AST) -> str:

@@ -61,16 +61,17 @@ def marked(text: bytes, place: str, lines: Collection[int]) -> ast.Module:
 
     def mark(block: list[Any]) -> None:
         for node in block.copy():
-            if "jit" in "".join(map(ast.unparse, getattr(node, "decorator_list", ()))):
+            compiled = "jit" in "".join(map(ast.unparse, getattr(node, "decorator_list", ())))
+            if compiled or functions.is_docstring(node):
                 continue
             for name in functions.BLOCKS:
                 mark(getattr(node, name, []))
             if isinstance(node, (*functions.SCOPES, ast.ExceptHandler)):
-                first = int(isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant))
+                first = int(functions.is_docstring(node.body[0]))
                 node.body[first:first] = call(node.lineno)
             else:
-                place_of = block.index(node)
-                block[place_of:place_of] = call(getattr(node, "lineno", 0))
+                at = block.index(node)
+                block[at:at] = call(getattr(node, "lineno", 0))
 
     tree = ast.parse(text)
     mark(tree.body)
