@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from dsfix.cli.exits import OK
 from matrix import environments, runner, table
@@ -16,11 +18,11 @@ from matrix.bystanders.space import Job
 from matrix.bystanders.trials import NONE, PLAIN, Seen, Trials
 from matrix.changed import functions
 from matrix.changed.functions import Change
-from matrix.changed.trials import Marked
 
 NAME = "changed"
 HELP = "what changed from one release to another: functions, the jobs that reach them, and their results"
 _COMPARED = 60
+_HERE = Path(__file__).parent
 
 Place = tuple[str, int]  # file and line
 Reached = Mapping[str, Collection[Place]]  # by the job's id
@@ -29,7 +31,6 @@ Reached = Mapping[str, Collection[Place]]  # by the job's id
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("old", metavar="OLD")
     command.add_argument("new", metavar="NEW")
-    command.add_argument("--one-in", type=runner.jobs, default=1, metavar="N", help="run one in N of the jobs")
     command.add_argument(
         "--compare", type=int, default=_COMPARED, metavar="N", help=f"jobs to compare, at most; default: {_COMPARED}"
     )
@@ -39,14 +40,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Raises Complaint."""
     table.load().require((options.old, options.new))
-    report(options.old, options.new, options.jobs, options.one_in, options.compare)
+    report(options.old, options.new, options.jobs, options.compare)
     return OK
 
 
-def report(old: str, new: str, at_a_time: int, one_in: int = 1, compare: int = _COMPARED) -> None:
+def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None:
     """Print what changed. It can be interrupted: dsfix's cache keeps what was run. Raises Complaint."""
     changes = functions.between(environments.installed(old), environments.installed(new))
-    every = space.sparse(space.samples(space.jobs_of(new)), one_in)
+    every = space.samples(space.jobs_of(new))
     print(f"deepspeed {old} to {new}: {len(changes)} functions changed, {len(every)} jobs", flush=True)
     found: dict[str, Seen] = {}
     with (
@@ -74,6 +75,21 @@ def report(old: str, new: str, at_a_time: int, one_in: int = 1, compare: int = _
         for job, sentence in ended:
             print(f"  {job.id}: {sentence or 'the same'}", flush=True)
             meter.advance()
+
+
+class Marked(Trials):
+    """Runs jobs of the new release; `Seen.run` has the new statements that were reached: file -> lines."""
+
+    def __init__(self, old: str, new: str) -> None:
+        super().__init__(new)
+        self._scripts = (_HERE / "marking.py", *self._scripts[-1:])
+        self._more = {"DSFIX_MATRIX_OLD": str(environments.installed(old))}
+        text = old.encode() + b"".join((_HERE / f"{each}.py").read_bytes() for each in ("functions", "marks"))
+        self._since = hashlib.sha256(text).hexdigest()[:8]
+
+    def _kept(self, job: Job, variant: str) -> Path | None:
+        kept = super()._kept(job, variant)
+        return kept and kept.with_name(f"{kept.name}-{self._since}")
 
 
 def listed(changes: Sequence[Change], reached: Reached) -> Iterator[str]:
