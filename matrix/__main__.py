@@ -12,6 +12,7 @@ from dsfix.cli.exits import INTERRUPTED, TROUBLE, CommandError
 from dsfix.lab.errors import LabUnavailable
 from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
+from matrix.changed import command as changed
 from matrix.gpu import command as gpu
 from matrix.parts import command as parts
 from matrix.site import command as site
@@ -19,7 +20,7 @@ from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
 COMMANDS = (
-    *(source_proof, run_proof, edges, docs, add, toxini, configkeys),
+    *(source_proof, run_proof, edges, docs, add, changed, toxini, configkeys),
     *(parts, bystanders, upstream, upstream_rows, gpu, site),
 )
 
@@ -49,7 +50,7 @@ def main() -> int:
 
 
 def _check_installed() -> None:
-    """Raises Complaint if the patches of the imported dsfix differ from this checkout's."""
+    """Raises CommandError if the patches of the imported dsfix differ from this checkout's."""
     checkout = Path(__file__).resolve().parents[1] / "patches"
     [imported] = importlib.import_module("dsfix.patches").__path__
     if _sources(checkout) != _sources(Path(imported)):

@@ -1,9 +1,10 @@
-"""`add`: add new releases from the index to the table, and report what every patch does on them."""
+"""`add`: add new releases from the index to the table, and report what every patch does on them, and what changed."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -14,20 +15,22 @@ from dsfix.outcome import Outcome
 from dsfix.upstream.table import PATH as KNOWN
 from dsfix.upstream.table import with_head
 from dsfix.versions import satisfies
-from matrix import source_proof, table, toxini
+from matrix import runner, source_proof, table, toxini
+from matrix.changed import command as changed
+from matrix.environments import Unavailable as NotRunHere
 from matrix.sdists import Index, Unavailable
 
 NAME = "add"
 GATE = toxini.PATH.with_name("dsfix") / "versions.py"
-HELP = "add new releases from the index to the table, and report what every patch does on them"
+HELP = "add new releases from the index to the table, and report what every patch does on them, and what changed"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    pass
+    command.add_argument("--jobs", type=runner.jobs, default=os.cpu_count() or 1, metavar="N", help="jobs in parallel")
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 if no patch has to change, else 1. Raises Complaint."""
+    """0 if no patch has to change, else 1. Raises CommandError."""
     current = table.load()
     index = Index()
     try:
@@ -61,6 +64,11 @@ def run(options: argparse.Namespace) -> int:
                 print(f"  {cell.patch_id}: {advice(cell)}")
     for lost in missing:
         print(f"deepspeed {lost.release} was not checked: {lost.reason}")
+    for each in new:
+        try:
+            changed.report(predecessor(each, extended), each.deepspeed, options.jobs)
+        except NotRunHere as reason:
+            print(f"deepspeed {each.deepspeed} was not run: {reason}")
     print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
     print("Then: python -m tox run -e pages")
     print("And the bugs that it has fixed: python -m tox run -e pages -- upstream-rows --clone DIR")
@@ -105,6 +113,11 @@ def with_releases(current: table.Table, new: Sequence[table.Release]) -> table.T
         releases[releases.index(before)] = dataclasses.replace(before, sampled=before.sampled and series[-1] is before)
         releases[-1] = dataclasses.replace(newest, sampled=True)
     return table.Table(current.environments, tuple(releases))
+
+
+def predecessor(release: table.Release, current: table.Table) -> str:
+    """The release of the table before this one."""
+    return [each.deepspeed for each in current.releases if each.version < release.version][-1]
 
 
 def misfits(release: table.Release, current: table.Table) -> Iterator[str]:

@@ -21,7 +21,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 unless --check finds the file stale. Raises Complaint."""
+    """0 unless --check finds the file stale. Raises CommandError."""
     try:
         text = generate([release.deepspeed for release in table.load().releases], Index().sources)
     except Unavailable as error:

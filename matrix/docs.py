@@ -66,7 +66,7 @@ def committed(found: Evidence) -> dict[str, str]:
 
 
 def counted(found: Evidence, checkout: Path) -> dict[str, str]:
-    """README.md and CHANGELOG.md with the numbers of today's patches. Raises Complaint: a sentence is missing."""
+    """README.md and CHANGELOG.md with the numbers of today's patches. Raises CommandError: a sentence is missing."""
     total, newest, release = len(found.entries), patches.newest(found), found.releases[-1]
     sentences = {
         "README.md": (

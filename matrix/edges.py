@@ -109,7 +109,7 @@ def sample(entries: Sequence[Entry], one_in: int, ids: Sequence[str]) -> list[En
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 if no cell contradicts a claim; 1 if one does or could not be run. Raises Complaint."""
+    """0 if no cell contradicts a claim; 1 if one does or could not be run. Raises CommandError."""
     environment = environments.current(table.load())
     gpu = environments.gpu()
     releases = [release.deepspeed for release in table.load().run_in(environment.name)]

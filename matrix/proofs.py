@@ -87,7 +87,7 @@ class Record:
 def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
     """The patch's record, empty without a file. Cells of an earlier version of the patch are marked `earlier`.
 
-    Raises Complaint if the file is damaged.
+    Raises CommandError if the file is damaged.
     """
     path = directory / f"{entry.id}.txt"
     current = fingerprints.of(entry)

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 if all cells are recorded and none is wrong, else 1; 130 if interrupted. Raises Complaint."""
+    """0 if all cells are recorded and none is wrong, else 1; 130 if interrupted. Raises CommandError."""
     environment = environments.current(table.load())
     entries = chosen(options.patch)
     gpu = environments.gpu()

@@ -74,7 +74,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 if all claims hold; 1 on a mismatch or an unavailable release. Raises Complaint."""
+    """0 if all claims hold; 1 on a mismatch or an unavailable release. Raises CommandError."""
     begun = time.monotonic()
     releases = table.load().releases
     entries = chosen(options.patch)
@@ -121,7 +121,7 @@ def _keep(entries: Sequence[Entry], cells: Sequence[SourceCell], check: bool) ->
 
 
 def chosen(ids: Sequence[str] | None) -> list[Entry]:
-    """The patches of these ids, or all. Raises Complaint."""
+    """The patches of these ids, or all. Raises CommandError."""
     catalogue = registry.catalogue()
     for patch_id in ids or ():
         if patch_id not in catalogue:

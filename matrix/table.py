@@ -73,7 +73,7 @@ class Table:
         raise KeyError(deepspeed)
 
     def require(self, names: Iterable[str]) -> None:
-        """Raises Complaint for a release that is not in the table."""
+        """Raises CommandError for a release that is not in the table."""
         known = [each.deepspeed for each in self.releases]
         for name in names:
             if name not in known:
@@ -85,7 +85,7 @@ class Table:
 
 
 def load(path: Path = PATH) -> Table:
-    """The table. Raises Complaint if the file is damaged."""
+    """The table. Raises CommandError if the file is damaged."""
     try:
         table = _read(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

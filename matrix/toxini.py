@@ -25,14 +25,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Always 0. Raises Complaint."""
+    """Always 0. Raises CommandError."""
     PATH.write_text(updated(text(), table.load()), encoding="utf-8")
     print("tox.ini is up to date with matrix/releases.json.")
     return OK
 
 
 def text() -> str:
-    """The text of tox.ini. Raises Complaint if it cannot be read."""
+    """The text of tox.ini. Raises CommandError if it cannot be read."""
     try:
         return PATH.read_text(encoding="utf-8")
     except OSError as error:
@@ -40,7 +40,7 @@ def text() -> str:
 
 
 def updated(text: str, releases: table.Table) -> str:
-    """The text of tox.ini with its generated parts updated from the table. Raises Complaint if a part is missing."""
+    """The text of tox.ini with its generated parts updated from the table. Raises CommandError if a part is missing."""
     for name, lines in _parts(releases):
         begin = _BEGIN.format(name)
         part = re.compile(rf"^([ ]*){re.escape(begin)}\n.*?^[ ]*{re.escape(_END)}$", re.M | re.S)

@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def since(clone: Path, judged: str, to: str = "HEAD") -> list[Commit]:
-    """The commits after the last judged one, oldest first. Raises Complaint."""
+    """The commits after the last judged one, oldest first. Raises CommandError."""
     log = _git(clone, "log", "--reverse", "--name-only", "--format=%x1e%H%x1f%cs%x1f%s%x1f%b%x1f", f"{judged}..{to}")
     commits = []
     for part in log.split("\x1e")[1:]:

@@ -16,7 +16,7 @@ from .printing import output
 
 
 def require_deepspeed() -> None:
-    """Raises Complaint if DeepSpeed is not installed, or only a part of it."""
+    """Raises CommandError if DeepSpeed is not installed, or only a part of it."""
     version = versions.installed("deepspeed")
     if version is None:
         raise CommandError(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
@@ -30,7 +30,7 @@ def require_deepspeed() -> None:
 
 
 def require_temporary_directory() -> None:
-    """Raises Complaint if tempfile finds no directory, or only the current one, which is the user's."""
+    """Raises CommandError if tempfile finds no directory, or only the current one, which is the user's."""
     named = [os.environ.get("TMPDIR"), os.environ.get("TEMP"), os.environ.get("TMP"), "/tmp", "/var/tmp", "/usr/tmp"]
     try:
         directory = tempfile.gettempdir()
@@ -41,7 +41,7 @@ def require_temporary_directory() -> None:
 
 
 def require_same_packages(command: str) -> None:
-    """Raises Complaint if child processes would import a different DeepSpeed, torch or dsfix."""
+    """Raises CommandError if child processes would import a different DeepSpeed, torch or dsfix."""
     from ..lab.errors import LabUnavailable
     from ..lab.isolation import origins
 

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 def with_dsfix(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with the directory of dsfix's sitecustomize first on PYTHONPATH, once.
 
-    Raises Complaint if the directory cannot be on PYTHONPATH.
+    Raises CommandError if the directory cannot be on PYTHONPATH.
     """
     if os.pathsep in DIRECTORY:
         raise CommandError(f"{DIRECTORY} cannot be put on PYTHONPATH, because it contains the separator {os.pathsep!r}")

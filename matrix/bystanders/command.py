@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 if no job is worse without an explanation and every --patch is run by a job; else 1. Raises Complaint."""
+    """0 if no job is worse without an explanation and every --patch is run by a job; else 1. Raises CommandError."""
     table.load().require(options.releases)
     _must_be(options.scenario, scenario.load(), "a scenario")
     _must_be(options.patch, catalogue(), "a patch")
@@ -95,7 +95,7 @@ def _release(name: str, patches: Sequence[str], options: argparse.Namespace) -> 
 
 
 def _judged_on(options: argparse.Namespace) -> dict[str, list[str]]:
-    """Release -> the patches of --patch to judge on it. Raises Complaint."""
+    """Release -> the patches of --patch to judge on it. Raises CommandError."""
     environment = environments.current(table.load())
     known = records.load_all()
     asked: dict[str, list[str]] = {name: [] for name in options.releases or (each.release for each in known)}

@@ -112,14 +112,14 @@ def first_difference(one: JobResult, other: JobResult) -> str:
         if left is None or right is None:
             continue
         for mine, yours in zip(left["notes"], right["notes"]):
-            if mine[0] != yours[0] or not _same(mine[1], yours[1]):
+            if mine[0] != yours[0] or not same(mine[1], yours[1]):
                 return f"{mine[0]}, rank {rank}"
         if len(left["notes"]) != len(right["notes"]):
             return f"number of notes, rank {rank}"
     return ""
 
 
-def _same(left: Any, right: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         return bool(left.shape == right.shape and left.tobytes() == right.tobytes())
     if isinstance(left, float) and isinstance(right, float):
@@ -137,13 +137,13 @@ def _largest_distance(one: JobResult, other: JobResult) -> float:
     return worst
 
 
-def relative_error(seen: JobResult, plain: JobResult) -> tuple[float, str]:
-    """The largest relative distance of a note from plain PyTorch's, and its label."""
+def relative_error(seen: JobResult, plain: JobResult, bits: bool = False) -> tuple[float, str]:
+    """The largest relative distance of a note from plain PyTorch's, and its label; bits: also of notes that it lacks."""
     worst, where = 0.0, ""
     for rank, reference in zip(seen.ranks, plain.ranks):
         right = dict((reference or {"notes": []})["notes"])
         for label, value in (rank or {"notes": []})["notes"]:
-            if label.startswith("[bits]") or label not in right:
+            if (label.startswith("[bits]") and not bits) or label not in right:
                 continue
             distance = _distance(value, right[label])
             if distance > worst:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGE = "dsfix.patches."
-_MARK = "_dsfix_mark"  # a builtin, because edited code runs in DeepSpeed's modules
+MARK = "_dsfix_mark"  # a builtin, because edited code runs in DeepSpeed's modules
 
 #: patch id -> the numbers of its statements that were run.
 run: dict[str, set[int]] = {}
@@ -28,11 +28,11 @@ statements: dict[str, int] = {}
 
 def install() -> None:
     """Instrument the patches loaded from now on."""
-    setattr(builtins, _MARK, _mark)
+    setattr(builtins, MARK, mark)
     sys.meta_path.insert(0, _Finder())
 
 
-def _mark(patch_id: str, number: int) -> None:
+def mark(patch_id: str, number: int) -> None:
     run[patch_id].add(number)
 
 
@@ -108,7 +108,7 @@ class _Marks:
         number = statements[self._patch_id]
         statements[self._patch_id] += 1
         arguments: list[ast.expr] = [ast.Constant(self._patch_id), ast.Constant(number)]
-        return ast.Call(ast.Name(_MARK, ast.Load()), arguments, [])
+        return ast.Call(ast.Name(MARK, ast.Load()), arguments, [])
 
 
 def _only_tells(statement: ast.stmt) -> bool:

@@ -82,7 +82,7 @@ def rounded(verdict: Verdict) -> Verdict:
 
 
 def load(release: str, directory: Path = DIRECTORY) -> Record:
-    """The release's record, empty without a file. Raises Complaint if the file is damaged."""
+    """The release's record, empty without a file. Raises CommandError if the file is damaged."""
     path = directory / f"{release}.txt"
     try:
         return _read(path.read_text(encoding="utf-8"))

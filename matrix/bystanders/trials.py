@@ -7,7 +7,7 @@ import json
 import pickle
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,7 @@ class Trials(ExitStack):
         super().__init__()
         self._release = release
         self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
+        self._more: Mapping[str, str] = {}  # of the environment
         self.path = environments.installed(release)
         self._servers: dict[str, ForkServer] = {}
         self._cannot_start: set[str] = set()  # variants
@@ -120,7 +121,7 @@ class Trials(ExitStack):
         """The process from which the variant's ranks are forked."""
         with self._lock:
             if variant not in self._servers:
-                environment = {"PYTHONPATH": str(self.path), **_environment(variant)}
+                environment = {"PYTHONPATH": str(self.path), **self._more, **_environment(variant)}
                 self._servers[variant] = self.enter_context(ForkServer("cuda", *self._scripts, environment=environment))
             return self._servers[variant]
 

@@ -32,7 +32,7 @@ def _python(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Always 0. Raises Complaint."""
+    """Always 0. Raises CommandError."""
     if options.read:
         found = results.load(options.read)
         print(*found.lines, sep="\n")

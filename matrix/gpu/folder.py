@@ -31,7 +31,7 @@ _SECONDS = 900
 def make(folder: Path, python: str) -> int:
     """Make or renew the folder, for machines with that minor version of Python; returns its size in bytes.
 
-    DeepSpeed's wheels are kept. Raises Complaint if something cannot be had, or the folder would be too large.
+    DeepSpeed's wheels are kept. Raises CommandError if something cannot be had, or the folder would be too large.
     """
     releases = _releases()
     wheels = folder / "wheels"

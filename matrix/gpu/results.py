@@ -26,7 +26,7 @@ class Results:
 
 
 def load(path: Path) -> Results:
-    """Raises Complaint if the file is not a result of the folder."""
+    """Raises CommandError if the file is not a result of the folder."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         machine, items = data["machine"], data["items"]

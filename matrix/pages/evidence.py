@@ -60,7 +60,7 @@ class Evidence:
 
 
 def collect(entries: Iterable[Entry], table: Table, directory: Path = proofs.DIRECTORY) -> Evidence:
-    """Read and judge the records of these patches. Raises Complaint for a damaged record."""
+    """Read and judge the records of these patches. Raises CommandError for a damaged record."""
     severities = list(Severity)
     ordered = tuple(sorted(entries, key=lambda each: (severities.index(each.patch.severity), each.id)))
     records = {entry.id: proofs.load(entry, directory) for entry in ordered}

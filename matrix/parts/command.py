@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0 if everything that was asked for agrees, is patched or explained. Raises Complaint."""
+    """0 if everything that was asked for agrees, is patched or explained. Raises CommandError."""
     from matrix.parts import docs, part, record, running
 
     table.load().require(options.releases)

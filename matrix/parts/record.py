@@ -39,7 +39,7 @@ Record = dict[tuple[str, str], Line]
 
 
 def load(path: Path = PATH) -> Record:
-    """The lines by part and release. Raises Complaint if the file is damaged."""
+    """The lines by part and release. Raises CommandError if the file is damaged."""
     results: Record = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), 1):
         words = text.split("\t")

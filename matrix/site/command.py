@@ -40,7 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 if Sphinx has no warning and every link leads somewhere. Raises Complaint."""
+    """0 if Sphinx has no warning and every link leads somewhere. Raises CommandError."""
     source = CHECKOUT / "build" / "site"
     shutil.rmtree(source, ignore_errors=True)
     shutil.rmtree(options.into, ignore_errors=True)
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pages() -> Iterator[tuple[str, str]]:
-    """Path in Sphinx's source folder and text of all that is written for it. Raises Complaint."""
+    """Path in Sphinx's source folder and text of all that is written for it. Raises CommandError."""
     sdists, catalogue, all_ = Index(), registry.catalogue(), known_bugs.load()
     results = evidence.collect(catalogue.values(), table.load())
     jobs = bystanders_records.load_all()

@@ -25,7 +25,7 @@ _PYTHON_ONLY = re.compile(r"\(\?(?![:=!]|<[=!])|[*+?}]\+|(?<![\w[])\^|\$")
 
 
 def written(pages: Iterable[Mapping[str, Any]], releases: Sequence[str], torch: Sequence[str]) -> str:
-    """The script. Raises Complaint if it is too large."""
+    """The script. Raises CommandError if it is too large."""
     parts = {"releases": releases, "torch": torch, "pages": list(pages), "same": search.SYNONYMS}
     payload = json.dumps({**parts, "nothing": sorted(search.STOP_WORDS)}, separators=(",", ":"))
     script = f"window.dsfixKnown = {payload};\n"
@@ -123,7 +123,7 @@ def _words(*texts: str) -> str:
 
 
 def pattern(expression: str) -> dict[str, Any]:
-    """The expression, and the strings one of which a matching text has. Raises Complaint if JavaScript differs."""
+    """The expression, and the strings one of which a matching text has. Raises CommandError if JavaScript differs."""
     if _PYTHON_ONLY.search(re.sub(r"\\.|\[(?:\\.|[^\]])*\]", "x", expression)) or re.search(r"\\[AZ]", expression):
         raise CommandError(f"the site's search cannot look for {expression!r}, which only Python understands")
     return {"is": expression, "has": sorted(literals.trigger(literals.required(expression)))}

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """0 if no test is worse without an explanation, else 1. Raises Complaint."""
+    """0 if no test is worse without an explanation, else 1. Raises CommandError."""
     table.load().require([options.release])
     from matrix.upstream.processes import Session
 

@@ -11,11 +11,12 @@ from dsfix.cli.exits import CommandError
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import Outcome
 from dsfix.upstream import table as known_bugs
-from matrix import add, source_proof, table, toxini
+from matrix import add, environments, source_proof, table, toxini
+from matrix.changed import command as changed
 
 CURRENT = table.load()
 NEWEST = CURRENT.releases[-1]
-COMMAND = argparse.Namespace()
+COMMAND = argparse.Namespace(jobs=2)
 
 
 def following(how):
@@ -38,6 +39,7 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "table.tsv").write_bytes(add.KNOWN.read_bytes())
     monkeypatch.setattr(add, "KNOWN", tmp_path / "table.tsv")
     monkeypatch.setenv("DSFIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(changed, "report", lambda old, new, jobs: print(f"{old} to {new}, {jobs} jobs"))
     return tmp_path
 
 
@@ -71,9 +73,22 @@ def test_a_new_release(checkout, package_index, capsys, how):
     assert f" ds-{following(how)}\n" in text
     for patch_id in registry.catalogue():
         assert out.count(f"  {patch_id}: ") == 1
+    assert f"\n{NEWEST.deepspeed} to {following(how)}, 2 jobs\nNext: " in out
     assert f"python -m tox run -e matrix -- --release {following(how)}\n" in out
     add.run(COMMAND)
     assert capsys.readouterr().out == f"No release is newer than {following(how)}.\n"
+
+
+def test_a_release_that_cannot_be_run_here_is_added(checkout, package_index, capsys, monkeypatch):
+    def report(*_):
+        raise environments.Unavailable("no torch")
+
+    monkeypatch.setattr(changed, "report", report)
+    offer_table(package_index)
+    package_index.offer("99.0.0")
+    add.run(COMMAND)
+    assert "deepspeed 99.0.0 was not run: no torch\n" in capsys.readouterr().out
+    assert table.load().releases[-1].deepspeed == "99.0.0"
 
 
 def test_an_index_that_lacks_known_releases_is_rejected(checkout, package_index):

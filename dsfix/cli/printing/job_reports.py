@@ -105,7 +105,7 @@ class MergedReports:
 def run(directory: Path, everything: bool, as_json: bool) -> int:
     """Prints the state of each patch and on how many ranks, and returns the exit status.
 
-    everything: list also the patches that have no effect on any rank. Raises Complaint if there are no reports.
+    everything: list also the patches that have no effect on any rank. Raises CommandError if there are no reports.
     """
     job = _read(directory)
     if as_json:
