@@ -68,7 +68,7 @@ class Search:
     _verdicts: dict[tuple[str, frozenset[str]], list[tuple[set[str], AuditVerdict]]] = field(default_factory=dict)
 
     def run(self, without: AuditVerdict, suspects: Iterable[str]) -> None:
-        """Fills `found`. without: the verdict without dsfix. suspects: as in Resolved."""
+        """Fills `found`. without: the verdict without dsfix. suspects: as in ResolvedConfig."""
         try:
             if not self._as_good(without):
                 self._find_fixes(without, suspects)

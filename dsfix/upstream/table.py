@@ -81,12 +81,12 @@ def url(link: str) -> str:
 
 @functools.cache
 def load() -> Table:
-    """The table of this dsfix. Raises Damaged."""
+    """The table of this dsfix. Raises TableError."""
     return parse(PATH.read_text(encoding="utf-8"))
 
 
 def parse(text: str) -> Table:
-    """Raises Damaged."""
+    """Raises TableError."""
     lines = text.splitlines()
     head = dict(_head(lines))
     try:

@@ -138,7 +138,7 @@ def _largest_distance(one: JobResult, other: JobResult) -> float:
 
 
 def relative_error(seen: JobResult, plain: JobResult, bits: bool = False) -> tuple[float, str]:
-    """The largest relative distance of a note from plain PyTorch's, and its label; bits: also of notes that it lacks."""
+    """The largest relative distance of a note from plain PyTorch's, and its label; bits: also of notes it lacks."""
     worst, where = 0.0, ""
     for rank, reference in zip(seen.ranks, plain.ranks):
         right = dict((reference or {"notes": []})["notes"])

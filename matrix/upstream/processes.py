@@ -72,7 +72,7 @@ class Session(ExitStack):
         return self
 
     def collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """The tests' ids, and file -> why it cannot be collected; cached. Raises CommandError if nothing is collected."""
+        """The tests' ids, and file -> why it cannot be collected; cached. Raises CommandError if there are none."""
         cache_file = self._extensions / f"collected-{self._digest(files)}.json"
         if cache_file.is_file():
             collected: dict[str, Any] = json.loads(cache_file.read_text(encoding="utf-8"))
@@ -116,7 +116,8 @@ class Session(ExitStack):
     def run(self, variant: str, tests: Sequence[str], left_out: Sequence[str] = ()) -> Iterator[Ended]:
         """Yield each test as it ends. If a test crashes or hangs its process, a new one continues with the others.
 
-        variant: "without" dsfix, or "with" it but without the patches `left_out`. Raises CommandError if tests cannot run.
+        variant: "without" dsfix, or "with" it but without the patches `left_out`. Raises CommandError if tests cannot
+        run.
         """
         rest = list(tests)
         while rest:

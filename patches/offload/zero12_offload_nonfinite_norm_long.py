@@ -55,7 +55,7 @@ PATCH = Patch(
             replace="total_norm = -1",
             code=f"total_norm = -1.0\nfrom {__name__} import warn\nwarn()",
             effect="the norm of gradients that are inf or nan was a float (unpatched: RuntimeError)",
-            when="len(self.bit16_groups) == 1",  # with others that are finite none would have come
+            when="len(self.bit16_groups) == 1",  # otherwise finite groups hide the error
         ),
     ),
     symptom=r"in scaled_global_norm[\s\S]*floating point or complex[\s\S]*Got Long",

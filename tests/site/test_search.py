@@ -83,7 +83,7 @@ def test_every_message_finds_the_page_that_explains_it(open_page, pasted):
 def test_what_is_unknown_is_said(open_page, found, page):
     open_page()
     assert found("quetzalcoatlus") == []
-    assert page.inner_text("#count") == "Nothing is known of this: try fewer or other words."
+    assert page.inner_text("#count") == "No known bug matches this: try fewer or different words."
 
 
 def test_the_filters_apply_to_everything_and_stand_in_the_address(open_page, found, shown, page):
