@@ -121,8 +121,9 @@ def stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
 def _path() -> Path:
     """The cache file; its name covers what else entries depend on: dsfix's own code, Python and the DeepSpeed found."""
     own = sorted(entry.path for entry in os.scandir(os.path.dirname(__file__)) if entry.name.endswith(".py"))
+    own += [versions.__file__, os.path.join(os.path.dirname(versions.__file__), "patch.py")]  # which writes the calls
     spec = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
-    key = (stamps((versions.__file__, *own)), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
+    key = (stamps(own), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
     path = cache_directory().absolute() / f"learned-{digest(key).hex()}.bin"
     with contextlib.suppress(OSError, AttributeError):
         if os.stat(path).st_uid not in (0, os.geteuid()):  # the directory is shared

@@ -143,8 +143,8 @@ FACTORS: Mapping[str, Mapping[str, Level]] = {
     "skipped step": {"none": _UNSET, "inf": _plan(skip_step=1)},
     "pinned": {"no": _UNSET, "yes": _zero(offload_optimizer={"pin_memory": True})},
     "schedule": {
-        "none": _plan(schedule="", races=False),
-        **{each: _plan(schedule=each, races=True) for each in ("late", "ahead", "random:1")},
+        "none": _plan(schedule=""),
+        **{each: _plan(schedule=each) for each in ("late", "ahead", "random:1")},
     },
     "save": {
         "no": _plan(phases=()),
