@@ -101,7 +101,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         seen="KeyError: 'name'|rates",
     ),
     Explanation("tools/OnDevice", OPEN, "One within another stays on.", seen="another within=True"),
-    Explanation("tools/compression quantizers", OPEN, "A group of equal weights is quantized to nan.", seen="nan"),
     Explanation(
         "zero/clip_grad_norm_", OPEN, "The gradient of a scalar parameter cannot be clipped.", seen="broadcast shape"
     ),

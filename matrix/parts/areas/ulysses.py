@@ -57,10 +57,10 @@ def _batches(lab: Lab, draw: Draw) -> None:
     kind = public("runtime.sequence_parallel.ulysses_sp:UlyssesSPDataLoaderAdapter")
     samples, chunk = draw.integer("samples", 1, 2), draw.integer("chunk", 1, 3)
     count, epochs = draw.integer("batches", 1, 3), draw.integer("epochs", 1, 2)
-    extra, shorter = draw("further", ("nothing", "string", "features")), draw.flag("rank 1 has longer ones")
+    extra = draw("further", ("nothing", "string", "features"))  # batches of one length: gloo gathers no others
 
     def batch(rank: int, number: int) -> dict[str, Any]:
-        length = 2 * (chunk + (rank if shorter else 0))
+        length = 2 * chunk
         ids = torch.arange(samples * length).view(samples, length) + 1000 * rank + 100 * number
         found: dict[str, Any] = {"input_ids": ids, "labels": ids + 1, "position_ids": ids * 0 + torch.arange(length)}
         if extra == "string":
