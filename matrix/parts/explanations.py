@@ -102,6 +102,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation("tools/OnDevice", OPEN, "One within another stays on.", seen="another within=True"),
     Explanation(
+        "ulysses/UlyssesSPDataLoaderAdapter",
+        OPEN,
+        "A tensor of more than two dimensions is not gathered.",
+        seen="further=features",
+    ),
+    Explanation(
         "zero/clip_grad_norm_", OPEN, "The gradient of a scalar parameter cannot be clipped.", seen="broadcast shape"
     ),
 )
