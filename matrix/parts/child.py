@@ -21,6 +21,6 @@ def main(device: str, names: str, directory: str) -> int:
         for name in chosen:
             outcome, count, seen = run(parts[name], lab)
             applied = [each.id for each in dsfix.report() if each.outcome is dsfix.Outcome.APPLIED]
-            shown = {"name": name, "outcome": outcome, "examples": count, "seen": seen, "applied": applied}
-            print(json.dumps(shown), file=file, flush=True)
+            told = {"name": name, "outcome": outcome, "examples": count, "seen": seen, "applied": applied}
+            print(json.dumps(told), file=file, flush=True)
     return 0

@@ -50,5 +50,5 @@ def _tensors(got: Any, wanted: torch.Tensor, what: str, within: float) -> None:
     one, other = one.nan_to_num(), other.nan_to_num()
     off = float((one - other).abs().max()) if other.numel() else 0.0
     size = float(other.abs().max()) if other.numel() else 0.0
-    limit = (within or _RELATIVE.get(wanted.dtype, 0.1)) * size + _LEAST.get(wanted.dtype, 1e-6)
+    limit = (within or _RELATIVE.get(wanted.dtype, 0.1)) * size + _LEAST.get(wanted.dtype, 2e-5)
     assert off <= limit, f"{what} is off by {off:.2g} of {size:.2g}"

@@ -16,7 +16,7 @@ COMMAND = "python -m tox run -e parts"
 
 def releases() -> list[str]:
     """The last of each minor."""
-    last = {release.version.release[:2]: release.deepspeed for release in table.load().releases}
+    last = {each.version.release[:2]: each.deepspeed for each in table.load().releases}
     return list(last.values())
 
 
@@ -74,8 +74,8 @@ def render(record: Record, given: Sequence[Explanation] = EXPLANATIONS) -> str:
             "no reference" if part.check is None else _cell(record.get((part.name, name)), given) for name in names
         ]
         lines.append(f"| {part.name} | {_escaped(part.reference)} | {' | '.join(cells)} |")
-        results = [record[part.name, name] for name in names if (part.name, name) in record]
-        notes += _notes(part.name, results, given)
+        found = [record[part.name, name] for name in names if (part.name, name) in record]
+        notes += _notes(part.name, found, given)
     return "\n".join([*lines, "", "## What differs", "", *notes]) + "\n"
 
 
@@ -88,16 +88,16 @@ def _cell(line: Line | None, given: Sequence[Explanation]) -> str:
 
 def _notes(name: str, found: Sequence[Line], given: Sequence[Explanation]) -> Iterator[str]:
     """What differs, newest release first, each text once."""
-    shown: dict[str, list[str]] = {}
+    told: dict[str, list[str]] = {}
     for line in reversed(found):
         if line.outcome == PATCHED:
-            patches = ", ".join(f"[{patch}](../bugs/{patch}.md)" for patch in line.patches)
-            shown.setdefault(f"patched by {patches}", []).append(line.release)
+            patches = ", ".join(f"[{each}](../bugs/{each}.md)" for each in line.patches)
+            told.setdefault(f"patched by {patches}", []).append(line.release)
         elif line.outcome == DIFFERS:
             explained = explanations.of(line, given)
             text = f"{explained.kind}: {explained.text}" if explained else f"open: {_escaped(line.seen)}"
-            shown.setdefault(text, []).append(line.release)
-    yield from (f"- {name} ({', '.join(numbers[::-1])}): {text}" for text, numbers in shown.items())
+            told.setdefault(text, []).append(line.release)
+    yield from (f"- {name} ({', '.join(numbers[::-1])}): {text}" for text, numbers in told.items())
 
 
 def _escaped(text: str) -> str:

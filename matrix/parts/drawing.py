@@ -52,8 +52,8 @@ class Draw:
     def subset(self, values: Sequence[Value]) -> list[Value]:
         """At most six of the values."""
         strategy = strategies.lists(strategies.sampled_from(values), max_size=6, unique=True)
-        results: list[Value] = self._data.draw(strategy)
-        return results
+        found: list[Value] = self._data.draw(strategy)
+        return found
 
     def tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Normally distributed, of any layout."""

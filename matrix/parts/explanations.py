@@ -101,7 +101,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         seen="KeyError: 'name'|rates",
     ),
     Explanation("tools/OnDevice", OPEN, "One within another stays on.", seen="another within=True"),
-    Explanation("tools/compression quantizers", OPEN, "A group of equal weights is quantized to nan.", seen="nan"),
+    Explanation(
+        "ulysses/UlyssesSPDataLoaderAdapter",
+        OPEN,
+        "A tensor of more than two dimensions is not gathered.",
+        seen="further=features",
+    ),
     Explanation(
         "zero/clip_grad_norm_", OPEN, "The gradient of a scalar parameter cannot be clipped.", seen="broadcast shape"
     ),
@@ -109,4 +114,4 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 
 
 def of(line: Line, explanations: Sequence[Explanation] = EXPLANATIONS) -> Explanation | None:
-    return next((explanation for explanation in explanations if explanation.explains(line)), None)
+    return next((each for each in explanations if each.explains(line)), None)

@@ -72,9 +72,9 @@ def public(name: str) -> Any:
 def load(*areas: str) -> Mapping[str, Part]:
     """The parts, by name, in the order of their files. Imports torch."""
     package = importlib.import_module("matrix.parts.areas")
-    for module in pkgutil.iter_modules(package.__path__):
-        if not areas or module.name in areas:
-            importlib.import_module(f"matrix.parts.areas.{module.name}")
+    for each in pkgutil.iter_modules(package.__path__):
+        if not areas or each.name in areas:
+            importlib.import_module(f"matrix.parts.areas.{each.name}")
     return {name: each for name, each in _PARTS.items() if not areas or each.area in areas}
 
 

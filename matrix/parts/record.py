@@ -40,7 +40,7 @@ Record = dict[tuple[str, str], Line]
 
 def load(path: Path = PATH) -> Record:
     """The lines by part and release. Raises CommandError if the file is damaged."""
-    results: Record = {}
+    found: Record = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else (), 1):
         words = text.split("\t")
         outcome, _, patches = words[3].partition(":") if len(words) > 3 else ("", "", "")
@@ -48,8 +48,8 @@ def load(path: Path = PATH) -> Record:
             raise CommandError(f"{path}, line {number} is not a line of the record: remove it")
         given = tuple(filter(None, patches.split(",")))
         line = Line(words[0], words[1], words[2], outcome, given, "".join(words[4:]))
-        results[line.part, line.release] = line
-    return results
+        found[line.part, line.release] = line
+    return found
 
 
 def save(record: Mapping[tuple[str, str], Line], path: Path = PATH) -> None:

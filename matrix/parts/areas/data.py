@@ -37,9 +37,9 @@ def _curriculum(lab: Lab, draw: Draw) -> None:
         else:
             gone = number / total if kind == "fixed_linear" else (number / total) ** 0.5
             wanted = min(_rounded(gone, low, high, step), high)
-        actual = scheduler.update_difficulty(number)
-        draw.assume(scheduler.state["current_difficulty"] < high or actual == wanted or wanted == high)
-        same(actual, wanted, f"difficulty of step {number}")
+        found = scheduler.update_difficulty(number)
+        draw.assume(scheduler.state["current_difficulty"] < high or found == wanted or wanted == high)
+        same(found, wanted, f"difficulty of step {number}")
 
 
 @part("data/RandomLTDScheduler", "its documentation: from minimum to maximum, in multiples of the step", examples=300)
@@ -96,12 +96,12 @@ def _batches(lab: Lab, draw: Draw) -> None:
     batched = public("runtime.data_pipeline.data_sampling.variable_batch_size_and_lr:batch_by_seqlens")
     lengths = [draw.integer(f"length {number}", 1, 9) for number in range(draw.integer("samples", 2, 9))]
     order, most = draw("order", ("dataloader", "seqlen", "random")), draw.integer("max_tokens", 5, 20)
-    actual, sizes, _ = batched(lengths, most, sequence_picking_order=order, seed=1)
-    used = [number for _, numbers in actual for number in numbers]
+    found, sizes, _ = batched(lengths, most, sequence_picking_order=order, seed=1)
+    used = [number for _, numbers in found for number in numbers]
     fitting = [number for number, length in enumerate(lengths) if length <= most]
     same(sorted(used), fitting, "samples that are used")
-    same(sizes, [len(numbers) for _, numbers in actual], "sizes")
-    for _, numbers in actual:
+    same(sizes, [len(numbers) for _, numbers in found], "sizes")
+    for _, numbers in found:
         assert sum(lengths[number] for number in numbers) <= most, f"{numbers} have more than {most}"
 
 
@@ -129,12 +129,12 @@ def _indexed(lab: Lab, draw: Draw) -> None:
         builder.add_item_numpy(row) if draw.flag("numpy") else builder.add_item(torch.tensor(row.astype("int64")))
     builder.end_document()
     builder.finalize(f"{path}.idx")
-    actual = public(f"{module}:MMapIndexedDataset")(path, skip_warmup=True)
-    same(len(actual), len(rows), "rows")
-    same([each.tolist() for each in actual], [row.tolist() for row in rows], "rows")
-    same([each.tolist() for each in actual[0 : len(rows)]], [row.tolist() for row in rows], "a slice")
+    found = public(f"{module}:MMapIndexedDataset")(path, skip_warmup=True)
+    same(len(found), len(rows), "rows")
+    same([each.tolist() for each in found], [row.tolist() for row in rows], "rows")
+    same([each.tolist() for each in found[0 : len(rows)]], [row.tolist() for row in rows], "a slice")
     at = draw.integer("from", 0, len(rows[0]) - 1)
-    same(actual.get(0, offset=at).tolist(), rows[0][at:].tolist(), "get()")
+    same(found.get(0, offset=at).tolist(), rows[0][at:].tolist(), "get()")
 
 
 @part("data/DeepSpeedDataSampler", "its documentation: num_epochs times the samples", examples=40)
@@ -151,7 +151,7 @@ def _sampler(lab: Lab, draw: Draw) -> None:
     learning = {"enabled": True, "data_cluster_path": str(lab.tmp), "curriculum_metrics": {"all": metric}}
     config = {"seed": 0, "data_sampling": {"num_epochs": epochs, "curriculum_learning": learning}}
     world = lab.torch.distributed.group.WORLD
-    actual = list(kind(config, samples, batch, 0, 1, world, steps, 0, drop_last=True))
+    found = list(kind(config, samples, batch, 0, 1, world, steps, 0, drop_last=True))
     draw.assume(batch * steps <= samples)
-    same(len(actual), math.ceil(samples * epochs / batch), "micro-batches")
-    assert all(len(each) == batch for each in actual), "a micro-batch is smaller"
+    same(len(found), math.ceil(samples * epochs / batch), "micro-batches")
+    assert all(len(each) == batch for each in found), "a micro-batch is smaller"

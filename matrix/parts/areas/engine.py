@@ -1,15 +1,19 @@
-"""The engine on two ranks: its methods and files, as plain PyTorch on the same batches, and as identities."""
+"""The engine: initialize, its optimizers, methods, files and pipelines, as plain PyTorch and as identities."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from dsfix.audit.trial import trial
+from dsfix.lab.kernels import provide_cpu_adam, provide_fused_adam
 from dsfix.lab.session import Lab
+from matrix.parts import space
 from matrix.parts.comparing import same
 from matrix.parts.drawing import Draw
 from matrix.parts.part import Absent, part, public
@@ -71,7 +75,7 @@ class Job:
         return model, torch.optim.AdamW(self._given(model), **{**_ADAM, "betas": (0.9, 0.95)})
 
     def _given(self, model: torch.nn.Module) -> Any:
-        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        weights = [each for each in model.parameters() if each.requires_grad]
         return [{"params": weights[:2]}, {"params": weights[2:], "lr": 0.02}] if self.groups else weights
 
     def made(self) -> Any:
@@ -287,7 +291,7 @@ def _offloaded(lab: Lab, draw: Draw) -> None:
     if not hasattr(job.engine, "offload_states"):
         raise Absent("offload_states")
     job.train(draw.integer("steps before", 0, 1))
-    chosen = [state for state in states if draw.flag(str(state))]
+    chosen = [each for each in states if draw.flag(str(each))]
     options = {"include": chosen} if draw.flag("include") else {}
     times = draw.integer("times", 1, 2)
     for _ in range(times):
@@ -303,9 +307,9 @@ def _norm(lab: Lab, draw: Draw) -> None:
     job.backward()
     wanted = torch.nn.utils.get_total_norm([p.grad for p in job.plain.parameters() if p.grad is not None])
     job.update()
-    actual = job.engine.get_global_grad_norm()
-    if actual is not None:
-        same(float(actual), float(wanted), "norm", 1e-3)
+    found = job.engine.get_global_grad_norm()
+    if found is not None:
+        same(float(found), float(wanted), "norm", 1e-3)
     same([float(each) for each in job.engine.get_lr()], [0.01, 0.02][: 1 + job.groups], "get_lr()")
 
 
@@ -327,3 +331,183 @@ def _init(lab: Lab, draw: Draw) -> None:
         same({n: p.detach().cpu() for n, p in model.named_parameters()}, wanted, "weights")
     shapes = {n: tuple(getattr(p, "ds_shape", p.shape)) for n, p in model.named_parameters()}
     same(shapes, {n: tuple(p.shape) for n, p in plain.named_parameters()}, "shapes")
+
+
+class Tied(torch.nn.Linear):
+    """A linear layer whose weight two places share."""
+
+
+def _layers(kind: str) -> list[torch.nn.Module]:
+    torch.manual_seed(0)
+    first, last = Tied(6, 6), torch.nn.Linear(6, 6)
+    return [first, torch.nn.Linear(6, 6), torch.nn.Tanh(), first if kind == "tied" else last]
+
+
+@part("engine/PipelineEngine", "the layers one after the other in plain PyTorch", examples=14, ranks=2, device="cuda")
+def _pipeline(lab: Lab, draw: Draw) -> None:
+    pipe = lab.deepspeed.pipe
+    kind, stages = draw("layers", ("plain", "tied")), draw("stages", (1, 2))
+    precision = draw("precision", ("fp32", "bf16"))
+    micro, clip = draw.integer("micro-batches", 1, 3), draw("clipping", (0.0, 0.05))
+    interval = draw("activation_checkpoint_interval", (0, 1))
+    zero = draw("stage", (0, 1))
+    draw.assume(not (precision == "bf16" and zero == 0))
+    mean = lambda y, target: (y - target).pow(2).mean()  # noqa: E731
+    plain = _layers(kind)
+    given: list[Any] = _layers(kind)
+    if kind == "tied":
+        spec = pipe.TiedLayerSpec("shared", Tied, 6, 6)
+        given = [spec, *given[1:3], spec]
+    torch.manual_seed(0)
+    module = pipe.PipelineModule(
+        layers=given,
+        num_stages=stages,
+        loss_fn=mean,
+        partition_method=draw("partition_method", ("uniform", "parameters")),
+        activation_checkpoint_interval=interval,
+    )
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": micro,
+        "gradient_clipping": clip,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.2, "momentum": 0.9}},
+        "steps_per_print": 1000,
+    }
+    if zero:
+        config["zero_optimization"] = {"stage": 1}
+    if precision == "bf16":
+        config |= {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    engine = lab.initialize(module, config, model_parameters=list(module.parameters()))
+    model = torch.nn.Sequential(*plain)
+    if kind == "tied" and precision == "fp32":
+        shared = module.tied_modules["shared"] if "shared" in getattr(module, "tied_modules", {}) else None
+        draw.assume(shared is not None)
+        with torch.no_grad():  # the specification made its own
+            plain[0].weight.copy_(shared.weight.cpu())
+            plain[0].bias.copy_(shared.bias.cpu())
+    draw.assume(kind != "tied" or precision == "fp32")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    copies = 2 // stages
+    within = 1e-3 if precision == "fp32" else 0.05
+    for step in range(2):
+        generator = torch.Generator().manual_seed(step)
+        made = [[torch.randn(2, 6, generator=generator) for _ in range(2)] for _ in range(micro * copies)]
+        optimizer.zero_grad()
+        loss = torch.stack([mean(model(x), y) for x, y in made]).mean()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        own = made[lab.rank :: 2] if copies == 2 else made
+        half = torch.bfloat16 if precision == "bf16" else torch.float32
+        own = [(x.to(half), y.to(half)) for x, y in own]
+        got = engine.train_batch(iter([tuple(each) for each in own]))
+        same(float(got), float(loss), f"loss of step {step}", within)
+        if draw.flag(f"evaluate after {step}"):
+            with torch.no_grad():
+                wanted = torch.stack([mean(model(x), y) for x, y in made]).mean()
+            for _ in range(2):
+                found = engine.eval_batch(iter([tuple(each) for each in own]), num_micro_batches=micro)
+                same(float(found), float(wanted), f"evaluation after step {step}", within)
+
+
+def _adam(draw: Draw) -> dict[str, Any]:
+    betas = [draw.number("beta1", 0.5, 0.9), draw.number("beta2", 0.9, 0.99)]
+    return {"betas": betas, "eps": draw("eps", (1e-8, 1e-3)), "weight_decay": draw("weight_decay", (0.0, 0.1))}
+
+
+#: type in the config, and class -> options of the config, those of the reference
+_KINDS: Mapping[str, tuple[str, Callable[[Draw], dict[str, Any]], Callable[[Mapping[str, Any]], Any]]] = {
+    "Adam": ("Adam", _adam, lambda o: torch.optim.Adam if o.get("adam_w_mode") is False else torch.optim.AdamW),
+    "AdamW": ("AdamW", _adam, lambda o: torch.optim.AdamW),
+    "SGD": (
+        "SGD",
+        lambda draw: {
+            "momentum": draw("momentum", (0.0, 0.9)),
+            "weight_decay": draw("weight_decay", (0.0, 0.1)),
+            "nesterov": False,
+            "dampening": draw("dampening", (0.0, 0.5)),
+        },
+        lambda o: torch.optim.SGD,
+    ),
+    "Adagrad": (
+        "Adagrad",
+        lambda draw: {"weight_decay": draw("weight_decay", (0.0, 0.1)), "eps": 1e-6},
+        lambda o: torch.optim.Adagrad,
+    ),
+}
+
+
+def _optimizer(name: str) -> Callable[[Lab, Draw], None]:
+    def check(lab: Lab, draw: Draw) -> None:
+        kind, drawn, chosen = _KINDS[name]
+        options = {"lr": draw("lr", (0.01, 0.1)), **drawn(draw)}
+        given = dict(options)
+        stage, offload = draw("stage", (0, 1, 2, 3)), False
+        if stage:
+            offload = draw.flag("offload")
+        if kind in ("Adam", "AdamW"):
+            given["torch_adam"] = draw.flag("torch_adam")
+        if kind == "Adam":
+            options["adam_w_mode"] = given["adam_w_mode"] = draw("adam_w_mode", (True, False))
+        draw.assume(kind != "Adagrad" or not offload)  # compiles a kernel
+        provide_fused_adam(lab)
+        provide_cpu_adam(lab)
+        config: dict[str, Any] = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": kind, "params": given}}
+        if stage:
+            config["zero_optimization"] = {
+                "stage": stage,
+                **({"offload_optimizer": {"device": "cpu"}} if offload else {}),
+            }
+        torch.manual_seed(0)
+        model, plain = Net(), Net()
+        plain.load_state_dict(model.state_dict())
+        optimizer = chosen(options)(
+            [each for each in plain.parameters() if each.requires_grad],
+            **{key: value for key, value in options.items() if key != "adam_w_mode"},
+        )
+        engine = lab.initialize(model, config, model_parameters=[p for p in model.parameters() if p.requires_grad])
+        rate = draw("rate of the second step", (None, 0.005))
+        for step in range(3):
+            if step == 1 and rate is not None:
+                for each in (optimizer, engine.optimizer):
+                    for group in each.param_groups:
+                        group["lr"] = rate
+            x = torch.randn(2, 6, generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            plain(x).pow(2).mean().backward()
+            optimizer.step()
+            engine.backward(engine(x.to(lab.device)).pow(2).mean())
+            engine.step()
+        wanted = {name: each.detach() for name, each in plain.named_parameters()}
+        same(lab.parameters(engine), wanted, "weights", 2e-3)
+
+    return check
+
+
+for _name in _KINDS:
+    part(f"engine/optimizer {_name}", f"torch.optim.{_name}", examples=16, device="cuda")(_optimizer(_name))
+
+
+def _config(lab: Lab, draw: Draw, scheduled: bool) -> None:
+    release = lab.deepspeed.__version__.partition("+")[0]
+    row = space.plain()
+    chosen = draw.subset([name for name in space.FACTORS if name != "schedule"])
+    for name in chosen:
+        row[name] = draw(name, list(space.FACTORS[name]))
+    if scheduled:
+        row["schedule"] = draw("schedule", [each for each in space.FACTORS["schedule"] if each != "none"])
+    draw.assume(not space.broken(row, release))
+    skipped = os.environ.get("DSFIX_SKIP", "").split(",")
+    found = trial(space.plan(row, release), skip=skipped, timeout=300.0 if scheduled else 120.0)
+    assert found.agrees, found.failed or "; ".join(map(str, found.differences[:2]))
+
+
+@part("engine/initialize", "plain PyTorch, by dsfix.audit", examples=25)
+def _configs(lab: Lab, draw: Draw) -> None:
+    _config(lab, draw, scheduled=False)
+
+
+@part("engine/initialize on streams", "plain PyTorch, by dsfix.audit; and no race", examples=6)
+def _schedules(lab: Lab, draw: Draw) -> None:
+    _config(lab, draw, scheduled=True)

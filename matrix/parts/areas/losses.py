@@ -35,13 +35,13 @@ def gradients(
     beside: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
     """The value of a function and the gradients of `tensors`, of it times `scale` plus the sum of `beside` cubed."""
-    for tensor in tensors:
-        tensor.grad = None
+    for each in tensors:
+        each.grad = None
     # first, so that its backward pass comes last
     other = sum((each.pow(3).sum() for each in beside), torch.zeros(()))
     value = function()
     (other + value.sum() * scale).backward()
-    return value.detach(), [None if tensor.grad is None else tensor.grad.clone() for tensor in tensors]
+    return value.detach(), [None if each.grad is None else each.grad.clone() for each in tensors]
 
 
 def compare(
@@ -144,8 +144,8 @@ def _fused_logits(lab: Lab, draw: Draw) -> None:
 
     def one(model: Any, x: torch.Tensor, y: torch.Tensor, mask: Any = None) -> torch.Tensor:
         y = y if mask is None else y.masked_fill(~mask, -100)
-        actual = functional.cross_entropy(model(x).reshape(-1, 5), y.reshape(-1), reduction="sum")
-        return actual if reduction == "sum" else actual / y.numel()
+        found = functional.cross_entropy(model(x).reshape(-1, 5), y.reshape(-1), reduction="sum")
+        return found if reduction == "sum" else found / y.numel()
 
     compare(
         draw,
@@ -211,10 +211,10 @@ def _cross_entropy(name: str, examples: int = 300) -> Callable[[Lab, Draw], None
             one = lambda: function(given, wanted, **options)  # noqa: E731
 
         def reference() -> torch.Tensor:
-            actual = functional.cross_entropy(
+            found = functional.cross_entropy(
                 logits().reshape(-1, vocabulary), wanted.reshape(-1), reduction=reduction, ignore_index=ignored
             )
-            return actual.view(rows) if reduction == "none" else actual
+            return found.view(rows) if reduction == "none" else found
 
         compare(draw, one, reference, tensors, within=0.02 if dtype == torch.bfloat16 else 1e-4)
 
@@ -240,8 +240,8 @@ def _sequence_loss(lab: Lab, draw: Draw) -> None:
     group = lab.torch.distributed.group.WORLD
 
     def reference() -> torch.Tensor:
-        actual = functional.cross_entropy(logits.reshape(-1, vocabulary), wanted.view(-1), reduction="none")
-        return actual.view(length, samples)
+        found = functional.cross_entropy(logits.reshape(-1, vocabulary), wanted.view(-1), reduction="none")
+        return found.view(length, samples)
 
     compare(draw, lambda: function(logits, wanted, group), reference, [logits], within=1e-4)
 
@@ -256,8 +256,8 @@ def _chunked_mlp(lab: Lab, draw: Draw) -> None:
 
     def one() -> torch.Tensor:
         value, bias = function.apply(x * 1.0, w1, b1, w2, b2, add, chunk)
-        actual: torch.Tensor = value if bias is None else value + bias
-        return actual
+        found: torch.Tensor = value if bias is None else value + bias
+        return found
 
     def reference() -> torch.Tensor:
         return functional.linear(functional.gelu(functional.linear(x, w1, b1), approximate="tanh"), w2, b2)
@@ -276,8 +276,8 @@ def _chunked_logits(lab: Lab, draw: Draw) -> None:
     group = lab.torch.distributed.group.WORLD
 
     def one() -> torch.Tensor:
-        actual: torch.Tensor = function.apply(x * 1.0, wanted, weight, 0, 1, group, chunks)
-        return actual
+        found: torch.Tensor = function.apply(x * 1.0, wanted, weight, 0, 1, group, chunks)
+        return found
 
     def reference() -> torch.Tensor:
         logits = functional.linear(x, weight).reshape(-1, vocabulary)

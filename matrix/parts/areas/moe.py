@@ -66,11 +66,11 @@ def _layer(lab: Lab, draw: Draw) -> None:
         if k > 1:
             weights = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).eps)
         outputs = [weights[:, [i]] * own[i](rows) for i in range(experts)]
-        actual = torch.stack(outputs).sum(0).view(shape)
+        found = torch.stack(outputs).sum(0).view(shape)
         if options["use_residual"]:
             share = layer.coefficient(x).softmax(-1)
-            actual = actual * share[..., :1] + layer.mlp(x) * share[..., 1:]
-        return actual
+            found = found * share[..., :1] + layer.mlp(x) * share[..., 1:]
+        return found
 
     if k == 1:  # which routes of a full expert are kept is not documented
         kept = _kept((x.reshape(-1, 4) @ gate.t()).softmax(1).detach(), 1, capacity, 0, True)
@@ -94,10 +94,10 @@ def _auxiliary(lab: Lab, draw: Draw) -> None:
     x = draw.tensor("x", (tokens, 4))
     scores = (x @ gate.wg.weight.t()).softmax(1)
     chosen = torch.zeros_like(scores).scatter(1, scores.topk(1 if k == 2 else k, dim=1).indices, 1.0)
-    actual = gate(x)
-    same(actual[0], (scores.mean(0) * chosen.mean(0)).sum() * experts / (k if k > 2 else 1), "loss", 1e-4)
+    found = gate(x)
+    same(found[0], (scores.mean(0) * chosen.mean(0)).sum() * experts / (k if k > 2 else 1), "loss", 1e-4)
     routes = torch.zeros_like(scores).scatter(1, scores.topk(k, dim=1).indices, 1.0).sum(0).long()
-    same(actual[-1].long(), routes, "expert counts")
+    same(found[-1].long(), routes, "expert counts")
 
 
 @part("moe/split_params_into_different_moe_groups_for_optimizer", "each parameter once, with its group's options")
@@ -112,10 +112,10 @@ def _groups(lab: Lab, draw: Draw) -> None:
     given = [{"params": weights[:cut], "lr": 0.1, **names[0]}, {"params": weights[cut:], "lr": 0.2, **names[1]}]
     given = [each for each in given if each["params"]]
     rates = {id(p): group["lr"] for group in given for p in group["params"]}
-    actual = split(tuple(given) if draw.flag("tuple") else given, max_group_size=draw("max_group_size", (178956971, 3)))
-    seen = {id(p): group["lr"] for group in actual for p in group["params"]}
-    same(sum(len(group["params"]) for group in actual), len(weights), "number of parameters")
+    found = split(tuple(given) if draw.flag("tuple") else given, max_group_size=draw("max_group_size", (178956971, 3)))
+    seen = {id(p): group["lr"] for group in found for p in group["params"]}
+    same(sum(len(group["params"]) for group in found), len(weights), "number of parameters")
     same(seen, rates, "rates")
-    for group in actual:
+    for group in found:
         names = {getattr(p, "group_name", "") for p in group["params"]}
         assert len(names) <= 1, f"a group has experts of {names}"

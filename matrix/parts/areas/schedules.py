@@ -144,7 +144,7 @@ def _schedule(name: str) -> Callable[[Lab, Draw], None]:
         bases = (0.05, 0.02)[: draw.integer("groups", 1, 2)]
 
         def made() -> tuple[Any, Any]:
-            rates: list[Any] = [torch.tensor(base) if tensor else base for base in bases]
+            rates: list[Any] = [torch.tensor(each) if tensor else each for each in bases]
             weights = [{"params": [torch.nn.Parameter(torch.ones(1))], "lr": rate} for rate in rates]
             optimizer = torch.optim.Adam(weights, betas=_BETAS, foreach=False, capturable=tensor)
             return optimizer, kind(optimizer, **options)
@@ -171,10 +171,10 @@ def _schedule(name: str) -> Callable[[Lab, Draw], None]:
 
 
 for _name in _OPTIONS:
-    part(f"schedules/{_name}", f"its formula: {_FORMULAS}", examples=400)(_schedule(_name))
+    part(f"schedules/{_name}", f"its formula: {_FORMULAS}", examples=120)(_schedule(_name))
 
 
-@part("schedules/DynamicLossScaler", "its documentation: halved on overflow, doubled after a window", examples=400)
+@part("schedules/DynamicLossScaler", "its documentation: halved on overflow, doubled after a window", examples=150)
 def _loss_scale(lab: Lab, draw: Draw) -> None:
     window, least = draw.integer("window", 1, 4), draw("min_scale", (0.25, 1.0))
     shift, refilled = draw.integer("hysteresis", 1, 3), draw.flag("consecutive")

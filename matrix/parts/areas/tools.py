@@ -23,7 +23,7 @@ _NUMBERS = itertools.count()
 def _flops(lab: Lab, draw: Draw) -> None:
     profile = public("profiling.flops_profiler.profiler:get_model_profile")
     shapes = draw("matmul", (((3, 5), (5, 4)), ((3, 5), (5,)), ((3, 5), (2, 5, 4)), ((2, 3, 5), (5, 4))))
-    a, b = (torch.ones(shape) for shape in shapes)
+    a, b = (torch.ones(each) for each in shapes)
     rows, groups = draw.integer("rows", 1, 3), draw("groups", (1, 2))
 
     class Net(torch.nn.Module):
@@ -100,11 +100,11 @@ def _quantized(lab: Lab, draw: Draw) -> None:
     kind, bits = draw("kind", ("SymQuantizer", "AsymQuantizer")), draw("bits", (4, 8))
     groups, scale = draw.integer("groups", 1, 2), draw("times", (1.0, 0.0))
     x = draw.tensor("x", (2 * groups, 4)) * scale
-    actual = public(f"compression.utils:{kind}").apply(x, bits, None, None, groups)
+    found = public(f"compression.utils:{kind}").apply(x, bits, None, None, groups)
     rows = x.reshape(groups, -1)
     span = 2 * rows.abs().amax(1) if kind == "SymQuantizer" else rows.amax(1) - rows.amin(1)
-    off = (actual.reshape(groups, -1) - rows).abs().amax(1)
-    assert not bool(actual.isnan().any()), "nan"
+    off = (found.reshape(groups, -1) - rows).abs().amax(1)
+    assert not bool(found.isnan().any()), "nan"
     assert bool((off <= span / 2**bits * 1.01 + 1e-6).all()), (
         f"off by {off.tolist()} of levels {(span / 2**bits).tolist()}"
     )
@@ -114,9 +114,9 @@ def _quantized(lab: Lab, draw: Draw) -> None:
 def _pruned(lab: Lab, draw: Draw) -> None:
     share, x = draw.number("share", 0, 1), draw.tensor("x", (3, 4))
     draw.assume(len(set(x.flatten().tolist())) == x.numel())
-    actual = public("compression.utils:TopKBinarizer").apply(x, share, False)
+    found = public("compression.utils:TopKBinarizer").apply(x, share, False)
     wanted = torch.zeros(x.numel()).scatter(0, x.flatten().topk(math.ceil(share * x.numel())).indices, 1.0)
-    same(actual, wanted.view(x.shape), "mask")
+    same(found, wanted.view(x.shape), "mask")
 
 
 without_reference(

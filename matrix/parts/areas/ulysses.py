@@ -25,8 +25,8 @@ def _attention(lab: Lab, draw: Draw) -> None:
         order = (0, 2, 1, 3) if batch_first else (1, 2, 0, 3)
         q, k, v = (each.permute(*order) for each in (q, k, v))
         k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
-        actual = functional.scaled_dot_product_attention(q, k, v)
-        return actual.permute(*((0, 2, 1, 3) if batch_first else (2, 0, 1, 3)))
+        found = functional.scaled_dot_product_attention(q, k, v)
+        return found.permute(*((0, 2, 1, 3) if batch_first else (2, 0, 1, 3)))
 
     length, dim = 2 * part_length, 1 if batch_first else 0
     whole = []
@@ -57,25 +57,25 @@ def _batches(lab: Lab, draw: Draw) -> None:
     kind = public("runtime.sequence_parallel.ulysses_sp:UlyssesSPDataLoaderAdapter")
     samples, chunk = draw.integer("samples", 1, 2), draw.integer("chunk", 1, 3)
     count, epochs = draw.integer("batches", 1, 3), draw.integer("epochs", 1, 2)
-    extra, shorter = draw("further", ("nothing", "string", "features")), draw.flag("rank 1 has longer ones")
+    extra = draw("further", ("nothing", "string", "features"))  # batches of one length: gloo gathers no others
 
     def batch(rank: int, number: int) -> dict[str, Any]:
-        length = 2 * (chunk + (rank if shorter else 0))
+        length = 2 * chunk
         ids = torch.arange(samples * length).view(samples, length) + 1000 * rank + 100 * number
-        actual: dict[str, Any] = {"input_ids": ids, "labels": ids + 1, "position_ids": ids * 0 + torch.arange(length)}
+        found: dict[str, Any] = {"input_ids": ids, "labels": ids + 1, "position_ids": ids * 0 + torch.arange(length)}
         if extra == "string":
-            actual["name"] = f"{rank} {number}"
+            found["name"] = f"{rank} {number}"
         if extra == "features":
-            actual["features"] = torch.randn(samples, length, 3, generator=torch.Generator().manual_seed(number))
-        return actual
+            found["features"] = torch.randn(samples, length, 3, generator=torch.Generator().manual_seed(number))
+        return found
 
     group = lab.torch.distributed.group.WORLD
     loader = kind([batch(lab.rank, number) for number in range(count)], lab.rank, group, 2, torch.device("cpu"))
     same(len(loader), 2 * count, "length")
     for epoch in range(epochs):
-        actual = list(loader)
-        same(len(actual), 2 * count, f"batches of epoch {epoch}")
-        for number, got in enumerate(actual):
+        found = list(loader)
+        same(len(found), 2 * count, f"batches of epoch {epoch}")
+        for number, got in enumerate(found):
             whole = batch(number % 2, number // 2)
             shifted = functional.pad(whole.pop("labels"), (0, 1), value=-100)[:, 1:]
             whole["shift_labels"] = shifted

@@ -28,8 +28,8 @@ def _tiled_linear(lab: Lab, draw: Draw) -> None:
         given: Any = x
         if split and splits > 1:
             given = torch.split(x, [b - a for a, b in zip(tiled.in_parts, tiled.in_parts[1:])], dim=-1)
-        actual = tiled(given)
-        return actual if joined else torch.cat(actual, dim=-1)
+        found = tiled(given)
+        return found if joined else torch.cat(found, dim=-1)
 
     compare(draw, one, lambda: linear(x), [x], within=1e-4)
 
@@ -77,18 +77,18 @@ def _norm(lab: Lab, draw: Draw) -> None:
     shapes = draw("shapes", (((2, 3), ()), ((4,),), ((2,), (0,)), ((1,), (5,), (2, 2))))
     dtype = draw("dtype", (torch.float32, torch.bfloat16))
     tensors = [draw.tensor(f"tensor {number}", shape, dtype) for number, shape in enumerate(shapes)]
-    every = torch.cat([tensor.float().flatten() for tensor in tensors])
-    draw.assume(kind != float("inf") or all(tensor.numel() for tensor in tensors))
-    actual = public("runtime.utils:get_global_norm_of_tensors")(tensors, kind)
-    same(float(actual), float(torch.linalg.vector_norm(every, kind)), "norm", 1e-4)
+    every = torch.cat([each.float().flatten() for each in tensors])
+    draw.assume(kind != float("inf") or all(each.numel() for each in tensors))
+    found = public("runtime.utils:get_global_norm_of_tensors")(tensors, kind)
+    same(float(found), float(torch.linalg.vector_norm(every, kind)), "norm", 1e-4)
 
 
 @part("zero/partition_uniform", "parts that differ by one at most", examples=100)
 def _uniform(lab: Lab, draw: Draw) -> None:
     items, parts = draw.integer("items", 1, 20), draw.integer("parts", 1, 8)
-    actual = public("runtime.utils:partition_uniform")(items, parts)
-    sizes = [b - a for a, b in zip(actual, actual[1:])]
-    assert (actual[0], actual[-1], len(sizes)) == (0, items, parts), f"{actual}"
+    found = public("runtime.utils:partition_uniform")(items, parts)
+    sizes = [b - a for a, b in zip(found, found[1:])]
+    assert (found[0], found[-1], len(sizes)) == (0, items, parts), f"{found}"
     assert max(sizes) - min(sizes) <= 1, f"sizes {sizes}"
 
 
@@ -96,14 +96,14 @@ def _uniform(lab: Lab, draw: Draw) -> None:
 def _balanced(lab: Lab, draw: Draw) -> None:
     weights = [draw.integer(f"weight {number}", 0, 9) for number in range(draw.integer("items", 1, 7))]
     parts = draw.integer("parts", 1, 4)
-    actual = public("runtime.utils:partition_balanced")(weights, parts)
-    assert (actual[0], actual[-1], len(actual)) == (0, len(weights), parts + 1), f"{actual}"
-    assert sorted(actual) == list(actual), f"{actual}"
+    found = public("runtime.utils:partition_balanced")(weights, parts)
+    assert (found[0], found[-1], len(found)) == (0, len(weights), parts + 1), f"{found}"
+    assert sorted(found) == list(found), f"{found}"
 
     def least(start: int, left: int) -> int:
         if left == 1:
             return sum(weights[start:])
         return min(max(sum(weights[start:end]), least(end, left - 1)) for end in range(start, len(weights) + 1))
 
-    heaviest = max(sum(weights[a:b]) for a, b in zip(actual, actual[1:]))
+    heaviest = max(sum(weights[a:b]) for a, b in zip(found, found[1:]))
     same(heaviest, least(0, parts), "heaviest part")
