@@ -106,11 +106,13 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
             if isinstance(raised, HypothesisException):
                 raise
             seen, error = f"{draw}: {_sentence(raised)}", raised
-        if seen and group is not None and isinstance(error, RuntimeError) and "onnection" in seen:
-            failures.append(seen)  # by a rank that has ended
-            raise error
+        if seen:
+            failures.append(seen)  # first: the other ranks may not come to the end of the example
+        if group is not None and isinstance(error, RuntimeError) and "onnection" in seen:
+            raise error  # by a rank that has ended
         if _any(bool(seen), group):
-            failures.append(seen or f"{draw}{OTHER}")
+            if not seen:
+                failures.append(f"{draw}{OTHER}")
             raise AssertionError("differs")  # the same on each rank, so that all shrink alike
 
     options = hypothesis.settings(
