@@ -19,7 +19,7 @@ from dsfix.lab.session import Lab
 from matrix.parts.part import OTHER, Absent, Part
 
 _SECONDS = 60.0  # for the examples of one part
-_SHRINKING = 200  # examples that are tried after the first that fails
+_SHRINKING = 200, 20.0  # examples that are tried after the first that fails, and seconds
 _PATIENCE = 100.0  # for a rank that does not come to the end of an example
 Value = TypeVar("Value")
 
@@ -88,9 +88,11 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
     group = _own_group() if each.ranks > 1 else None
 
     def one(data: Any) -> None:
-        nonlocal count, later, over
+        nonlocal count, later, over, end
+        if failures and not later:
+            end = min(end, time.monotonic() + _SHRINKING[1])
         later += bool(failures)
-        over = _any(time.monotonic() > end or later > _SHRINKING, group)
+        over = _any(time.monotonic() > end or later > _SHRINKING[0], group)
         if over:
             return
         draw, seen, error = Draw(data), "", None
@@ -104,11 +106,13 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
             if isinstance(raised, HypothesisException):
                 raise
             seen, error = f"{draw}: {_sentence(raised)}", raised
-        if seen and group is not None and isinstance(error, RuntimeError) and "onnection" in seen:
-            failures.append(seen)  # by a rank that has ended
-            raise error
+        if seen:
+            failures.append(seen)  # first: the other ranks may not come to the end of the example
+        if group is not None and isinstance(error, RuntimeError) and "onnection" in seen:
+            raise error  # by a rank that has ended
         if _any(bool(seen), group):
-            failures.append(seen or f"{draw}{OTHER}")
+            if not seen:
+                failures.append(f"{draw}{OTHER}")
             raise AssertionError("differs")  # the same on each rank, so that all shrink alike
 
     options = hypothesis.settings(
