@@ -44,7 +44,8 @@ class Draw:
         return low + (high - low) * share / 100
 
     def integer(self, name: str, low: int, high: int) -> int:
-        return self(name, strategies.integers(low, high))
+        value: int = self(name, strategies.integers(low, high))
+        return value
 
     def flag(self, name: str) -> bool:
         return self(name, (False, True))
@@ -57,7 +58,7 @@ class Draw:
 
     def tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Normally distributed, of any layout."""
-        layout = self(f"{name} is", ("contiguous", "transposed", "strided", "expanded"))
+        layout: str = self(f"{name} is", ("contiguous", "transposed", "strided", "expanded"))
         return laid_out(shape, layout, dtype, self.integer(f"seed of {name}", 0, 3))
 
     def assume(self, holds: bool) -> None:

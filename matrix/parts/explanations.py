@@ -58,12 +58,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         seen="length at step",
     ),
     Explanation(
-        "engine/PipelineEngine",
-        OPEN,
-        "fp32 gradients of several stages are clipped by the norm of the first one's.",
-        seen="stages=2, precision=fp32, .*clipping=0.05, .* stage=0",
-    ),
-    Explanation(
         "losses/FPDT_FFN", OPEN, "Without add_bias the second bias has no gradient.", seen="gradient of tensor 4"
     ),
     Explanation("losses/FPDT_LogitsLoss", OPEN, "Labels of -100 have a gradient.", seen="gradient of tensor|value"),
