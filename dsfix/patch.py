@@ -93,9 +93,9 @@ class Edit(_Targeted):
         """The statement before `code` that reports its effect, the first time only."""
         if not self.effect:
             return ""
-        new, call = "untold", f"took_effect({patch_id!r}, {self.effect!r})"
+        new, call = "is_unreported", f"took_effect({patch_id!r}, {self.effect!r})"
         if self.effect == RAN:
-            new, call = "not_ran", f"ran({patch_id!r})"
+            new, call = "has_not_run", f"ran({patch_id!r})"
         return f"if {EFFECTS}.{new}({patch_id!r}) and ({self.when}):\n    {EFFECTS}.{call}\n"
 
 

@@ -56,9 +56,9 @@ effects.log.rank = lambda: 1
 
 @torch.compile(backend="eager", fullgraph=True)
 def function(x):
-    if effects.not_ran("one"):
+    if effects.has_not_run("one"):
         effects.ran("one")
-    if effects.untold("two") and x.dim() == 1:
+    if effects.is_unreported("two") and x.dim() == 1:
         effects.took_effect("two", "divided by %s", 2)
     return x * 2
 
