@@ -40,34 +40,27 @@ class Cache:
         self._path: Path | None = None
         self._new = False
 
-    def get_or_make(
-        self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda entry: True
-    ) -> Any:
-        """What `make` returned for this key before, if that is valid; else what it returns now, which marshal must
-        accept."""
+    def cached(self, key: object, make: Callable[[], Any], valid: Callable[[Any], bool] = lambda entry: True) -> Any:
+        """What `make` returned for this key before, if still valid; else what it returns now, marshal permitting."""
         key_digest = digest(key)
-        entry = self._kept.get(key_digest)
+        entry = self._entries.get(key_digest)
         if entry is None or not valid(entry[0]):
-            entry = self._kept[key_digest] = (make(),)
+            entry = self._entries[key_digest] = (make(),)
             self._new = True
         return entry[0]
 
     def gate(self, key: object, make: Callable[[], Any]) -> Any:
-        """Like `remember`, for version gates (one key per patch), stored together and found without a digest."""
-        gates = self._kept.setdefault(b"gates", ({},))[0]
+        """Like `cached`, for version gates (one key per patch), stored together and found without a digest."""
+        gates = self._entries.setdefault(b"gates", ({},))[0]
         if key not in gates:
             gates[key], self._new = make(), True
         return gates[key]
 
     def code(self, original: CodeType, edits: list[tuple[str, Edit]], make: Callable[[], CodeType]) -> CodeType:
         """The code that `make` compiles from `original` with these edits (patch id, edit), now or for an equal one."""
-        key = (
-            original.co_filename,
-            original.co_name,
-            original.co_firstlineno,
-            [(id, declaration_key(e)) for id, e in edits],
-        )
-        codes = self.get_or_make(("code", key), lambda: (original, make()), lambda codes: codes[0] == original)
+        declared = [(patch_id, declaration_key(edit)) for patch_id, edit in edits]
+        key = (original.co_filename, original.co_name, original.co_firstlineno, declared)
+        codes = self.cached(("code", key), lambda: (original, make()), lambda codes: codes[0] == original)
         return cast(CodeType, codes[1])
 
     def save(self) -> None:
@@ -77,7 +70,7 @@ class Cache:
         self._new = False
         partial = self._path.with_suffix(".partial")
         with contextlib.suppress(OSError, ValueError):  # without the file, the next process is only slower
-            content = marshal.dumps(dict(self._kept))
+            content = marshal.dumps(dict(self._entries))
             partial.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # left by a process that was killed
                 if time.time() - partial.stat().st_mtime > _STALE_AFTER:
@@ -96,7 +89,7 @@ class Cache:
                 old.unlink()
 
     @functools.cached_property
-    def _kept(self) -> dict[bytes, tuple[Any]]:
+    def _entries(self) -> dict[bytes, tuple[Any]]:
         with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, TypeError):
             self._path = _path()
             with open(self._path, "rb") as file:

@@ -38,15 +38,15 @@ class ExecutedModule(NamedTuple):
 
 @dataclass
 class PatchState:
-    """One patch in this process. `done` holds, per module or program, what `revert` has to undo; `past`, the same for
+    """One patch in this process. `handles`: what `revert` has to undo, per module or program; `stale`: the same for
     earlier executions of these modules. `modules`: those that the patch changes, if it may apply."""
 
     summary: Summary
     outcome: Outcome
     reason: str
     modules: tuple[str, ...] = ()
-    done: dict[ExecutedModule, list[Handle]] = field(default_factory=dict)
-    past: list[tuple[ExecutedModule, list[Handle]]] = field(default_factory=list)
+    handles: dict[ExecutedModule, list[Handle]] = field(default_factory=dict)
+    stale: list[tuple[ExecutedModule, list[Handle]]] = field(default_factory=list)
     judged: bool = False
     lock: Any = field(default_factory=threading.RLock)
 
@@ -58,14 +58,13 @@ class PatchState:
     @property
     def pending_modules(self) -> list[str]:
         """The modules that it has not changed yet, whether imported or run as a program."""
-        done = {place.name for place in self.done}
+        done = {place.name for place in self.handles}
         return [name for name in self.modules if name not in done]
 
     @property
     def in_force(self) -> bool:
-        imported = [(place.name, handles) for place, handles in self.done.items() if not place.program]
-        modules = [(hooks.executed(name), handles) for name, handles in imported]
-        return all(handle.in_force(module) for module, handles in modules if module is not None for handle in handles)
+        made = [(hooks.executed(place.name), handles) for place, handles in self.handles.items() if not place.program]
+        return all(handle.in_force(module) for module, handles in made if module is not None for handle in handles)
 
 
 class Engine:
@@ -85,7 +84,7 @@ class Engine:
 
     def activate(self) -> None:
         """Gates every patch by version and watches the modules of those that may apply."""
-        summaries, broken = registry.index(self.cache.get_or_make)
+        summaries, broken = registry.index(self.cache.cached)
         about_settings = self.settings.complaints_about(summaries)
         once = about_settings if self.settings.strict or log.speaks_for_job() else []
         for complaint in (*once, *map(str, broken)):
@@ -103,8 +102,7 @@ class Engine:
             self.finder.watch(["deepspeed", *(name for state in self.states.values() for name in state.modules)])
 
     def _before(self, name: str) -> None:
-        """Called before a watched module is executed. sys.path may have changed since the gate ran, so a different
-        DeepSpeed may be imported."""
+        """Called before a watched module is executed: a different DeepSpeed may be found than when the gate ran."""
         try:
             if name == "deepspeed" and versions.path_changed():
                 states = [state for state in self.states.values() if state.outcome is not Outcome.DISABLED]
@@ -122,10 +120,8 @@ class Engine:
             settled = verdict.before_source(summary, self.settings, self.cache)
             if settled is not None:
                 return PatchState(summary, settled.outcome, settled.reason)
-            state = PatchState(summary, Outcome.PENDING, "")
-            state.modules = state.patch.modules
-            state.reason = _waiting_reason(state.modules)
-            return state
+            modules = registry.entry(summary).patch.modules
+            return PatchState(summary, Outcome.PENDING, _waiting_reason(modules), modules)
         except Exception as error:  # a declaration that cannot be evaluated
             self._warn(f"patch {summary.id} is skipped: {describe(error)}")
             return PatchState(summary, Outcome.FAILED, describe(error))
@@ -160,7 +156,7 @@ class Engine:
             if state.outcome is Outcome.PENDING:
                 for name in state.modules:
                     module = hooks.executed(name)
-                    if module is not None and ExecutedModule(name, False) not in state.done:
+                    if module is not None and ExecutedModule(name, False) not in state.handles:
                         self._advance(state, module, name, {})
         anchors.forget()  # else each garbage collection traverses all trees
 
@@ -183,25 +179,25 @@ class Engine:
             for state in states:
                 handle = handles.get(state.summary.id)
                 with state.lock:
-                    if handle is not None and not any(handle in done for done in state.done.values()):
+                    if handle is not None and not any(handle in done for done in state.handles.values()):
                         handle.undo()  # of a patch that was not applied after all
 
     def _advance(self, state: PatchState, module: ModuleType, name: str, made: dict[str, Handle]) -> None:
         with state.lock:
-            if state.outcome is not Outcome.PENDING and not state.done:
+            if state.outcome is not Outcome.PENDING and not state.handles:
                 if self.settings.strict and state.outcome.trouble:
                     self._complain(state)  # also if a failed import is tried again
                 return
             place = ExecutedModule(name, module.__name__ != name)
-            if place in state.done and all(each.in_force(module) for each in state.done[place]):
+            if place in state.handles and all(each.in_force(module) for each in state.handles[place]):
                 return  # executed again, but the change is still there
             with self._reject_on_error(state):
                 self._judge_once(state)
                 edited = made.get(state.summary.id)
                 handles = apply(state.summary.id, state.patch, module, self.cache, name, edited)
-                if place in state.done:
-                    state.past.append((place, state.done[place]))
-                state.done[place] = handles
+                if place in state.handles:
+                    state.stale.append((place, state.handles[place]))
+                state.handles[place] = handles
                 missing = state.pending_modules
                 state.outcome = Outcome.PENDING if missing else Outcome.APPLIED
                 state.reason = _waiting_reason(missing) if missing else _applied_reason(state.patch)
@@ -244,14 +240,14 @@ class Engine:
         """Reverts all changes; returns those that could not be reverted, as a sentence."""
         left = []
         with state.lock:
-            for place, handles in (*state.done.items(), *reversed(state.past)):
+            for place, handles in (*state.handles.items(), *reversed(state.stale)):
                 for handle in reversed(handles):
                     try:
                         handle.undo()
                     except Exception as error:
                         left.append(f"the change in {place} could not be reverted: {describe(error)}")
-            state.done.clear()
-            state.past.clear()
+            state.handles.clear()
+            state.stale.clear()
         return "; ".join(left)
 
     def _warn(self, message: str) -> None:
@@ -265,7 +261,7 @@ class Engine:
             raise UnknownPatch(patch_id, list(self.states))
         state = self.states[patch_id]
         with state.lock:
-            if state.done or state.outcome is Outcome.PENDING:
+            if state.handles or state.outcome is Outcome.PENDING:
                 self._reject(state, Outcome.DISABLED, "reverted by dsfix.revert")
         self.on_change()
 
@@ -286,7 +282,7 @@ class Engine:
         self._catch_up()
         for state in self.states.values():
             with state.lock:
-                if state.done and state.outcome is not Outcome.PENDING:
+                if state.handles and state.outcome is not Outcome.PENDING:
                     there = Outcome.APPLIED, _applied_reason(state.patch)
                     lost = Outcome.CONFLICT, "was applied, but another package has since replaced its target"
                     state.outcome, state.reason = there if state.in_force else lost

@@ -11,8 +11,7 @@ _paused = False
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pauses automatic garbage collection: building syntax trees triggers many collections, each of which traverses
-    everything that torch has loaded."""
+    """Pauses automatic garbage collections: syntax trees trigger many, and each traverses all that torch has loaded."""
     global _paused
     collects = gc.isenabled()
     gc.disable()

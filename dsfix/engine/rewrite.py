@@ -35,9 +35,8 @@ _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 lock = threading.RLock()
-names: dict[
-    str, Any
-] = {}  # added to edited modules and never removed: calls of a reverted function may still be running
+# added to edited modules and never removed: calls of a reverted function may still be running
+names: dict[str, Any] = {}
 _sites: dict[FunctionType, _Site] = {}
 
 
@@ -298,9 +297,7 @@ def _equal(one: CodeType, other: CodeType) -> bool:
 
 
 def _without_positions(code: CodeType) -> CodeType:
-    constants = tuple(
-        _without_positions(co_const) if isinstance(co_const, CodeType) else co_const for co_const in code.co_consts
-    )
+    constants = tuple(_without_positions(each) if isinstance(each, CodeType) else each for each in code.co_consts)
     if hasattr(code, "co_positions"):  # Python 3.11
         code = code.replace(co_linetable=b"")
     return code.replace(co_consts=constants)

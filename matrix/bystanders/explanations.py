@@ -357,11 +357,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         patches=("zero12_offload_several_backwards_drop", "zero2_offload_several_backwards"),
     ),
     Explanation(
-        "muon-with-offload",
-        "The job has the bug: without the patch its matrices are trained by SGD. Nothing in PyTorch is its reference.",
-        ("muon_and_adam",),
+        "muon-accumulated",
+        "The job has the bug of zero2_accumulation_drops_microbatches. Nothing in PyTorch is its reference.",
+        ("muon_momentum_cast",),
         ("worse",),
-        patches=("muon_offload_is_sgd",),
+        levels={"stage": ("2",), "accumulation": ("2", "3")},
+        releases=">=0.17.6,<0.18.3",
     ),
     Explanation(
         "probe-read",

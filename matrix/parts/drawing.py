@@ -19,7 +19,7 @@ from dsfix.lab.session import Lab
 from matrix.parts.part import OTHER, Absent, Part
 
 _SECONDS = 60.0  # for the examples of one part
-_SHRINKING = 200  # examples that are tried after the first that fails
+_SHRINKING = 200, 20.0  # examples that are tried after the first that fails, and seconds
 _PATIENCE = 100.0  # for a rank that does not come to the end of an example
 Value = TypeVar("Value")
 
@@ -44,7 +44,8 @@ class Draw:
         return low + (high - low) * share / 100
 
     def integer(self, name: str, low: int, high: int) -> int:
-        return self(name, strategies.integers(low, high))
+        value: int = self(name, strategies.integers(low, high))
+        return value
 
     def flag(self, name: str) -> bool:
         return self(name, (False, True))
@@ -57,7 +58,7 @@ class Draw:
 
     def tensor(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Normally distributed, of any layout."""
-        layout = self(f"{name} is", ("contiguous", "transposed", "strided", "expanded"))
+        layout: str = self(f"{name} is", ("contiguous", "transposed", "strided", "expanded"))
         return laid_out(shape, layout, dtype, self.integer(f"seed of {name}", 0, 3))
 
     def assume(self, holds: bool) -> None:
@@ -88,9 +89,11 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
     group = _own_group() if each.ranks > 1 else None
 
     def one(data: Any) -> None:
-        nonlocal count, later, over
+        nonlocal count, later, over, end
+        if failures and not later:
+            end = min(end, time.monotonic() + _SHRINKING[1])
         later += bool(failures)
-        over = _any(time.monotonic() > end or later > _SHRINKING, group)
+        over = _any(time.monotonic() > end or later > _SHRINKING[0], group)
         if over:
             return
         draw, seen, error = Draw(data), "", None
@@ -104,11 +107,13 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
             if isinstance(raised, HypothesisException):
                 raise
             seen, error = f"{draw}: {_sentence(raised)}", raised
-        if seen and group is not None and isinstance(error, RuntimeError) and "onnection" in seen:
-            failures.append(seen)  # by a rank that has ended
-            raise error
+        if seen:
+            failures.append(seen)  # first: the other ranks may not come to the end of the example
+        if group is not None and isinstance(error, RuntimeError) and "onnection" in seen:
+            raise error  # by a rank that has ended
         if _any(bool(seen), group):
-            failures.append(seen or f"{draw}{OTHER}")
+            if not seen:
+                failures.append(f"{draw}{OTHER}")
             raise AssertionError("differs")  # the same on each rank, so that all shrink alike
 
     options = hypothesis.settings(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
-from .._told import tell
+from .._warn_once import warn_once
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -37,7 +37,7 @@ def tell_of_shift(engine: Any) -> None:
     optimizer = " and engine.optimizer.gradient_accumulation_steps"
     stale = getattr(engine.optimizer, "gradient_accumulation_steps", steps) != steps
     ran(__name__)
-    tell(
+    warn_once(
         __name__,
         f"engine.set_train_batch_size has set {steps} accumulation steps after {done} micro-batches, which is no "
         f"multiple of {steps}, and DeepSpeed counts from the first one: it makes the next step after "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
-from .._told import tell
+from .._warn_once import warn_once
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -37,7 +37,7 @@ def tell_of_order(loader: Any) -> None:
     loader._dsfix_order = order, passes + 1 if order == before and read_to_its_end else 0
     if sampler.shuffle and loader._dsfix_order[1] == 2:
         ran(__name__)
-        tell(
+        warn_once(
             __name__,
             "three passes over the loader of deepspeed.initialize(training_data=…) or engine.deepspeed_io have one "
             "order, because its sampler's set_epoch was not called between them. Before each epoch, call "

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent
+
+from .._messages import Messages
 
 _RATE = 0.1
 _STEPS = 2
@@ -21,10 +24,8 @@ def told(lab: Lab, patch: str, boundary: bool) -> str:
     model = lab.models.MLP()
     right = lab.reference.train(model, steps, model.loss, "SGD", lr=_RATE * 2).parameters  # the sum, not the mean
 
-    warned: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("dsfix").addHandler(handler)
+    warnings = Messages(logging.WARNING)
+    logging.getLogger("dsfix").addHandler(warnings)
     model = lab.models.MLP()
     config = {
         "train_micro_batch_size_per_gpu": len(steps[0][0][0]),
@@ -32,14 +33,23 @@ def told(lab: Lab, patch: str, boundary: bool) -> str:
         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
     }
     engine = lab.initialize(model, config, model_parameters=model.parameters())
+
+    def backward(inputs: Any, targets: Any) -> None:
+        engine.backward(functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
+
+    if not boundary:
+        for batch in steps[0]:
+            backward(*batch)
+            engine.zero_grad()
+        assert not any(patch in each for each in warnings.lines), "a warning of a pass that was discarded"
     for step in steps:
-        for last, (inputs, targets) in zip((False, True), step):
+        for last, batch in zip((False, True), step):
             if boundary:
                 engine.set_gradient_accumulation_boundary(last)
-            engine.backward(functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
+            backward(*batch)
         engine.step()
     if lab.reference.largest_difference(lab.parameters(engine), right).relative < 1e-5:
         return "no backward pass is lost"
-    if not any(patch in each for each in warned):
+    if not any(patch in each for each in warnings.lines):
         raise BugPresent("the first of two backward passes before a step is lost, without a warning")
     return "a step that loses a backward pass says so"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dsfix.patch import Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
-from .._told import tell
+from .._warn_once import warn_once
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -25,7 +25,7 @@ _COPY = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.copy_grads_
 def warn() -> None:
     """In a pass of which nothing is kept."""
     ran(__name__)
-    tell(
+    warn_once(
         __name__,
         "a backward pass that is not at the accumulation boundary, and with ZeRO-2, optimizer offload and "
         "gradient_accumulation_steps 1 this DeepSpeed keeps nothing of it. To add its gradients, add the losses and "

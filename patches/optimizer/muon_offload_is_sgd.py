@@ -4,10 +4,11 @@ Why: ZeRO computes Muon's update where it makes a rank's part of the gradients o
     made elsewhere, on the CPU, and the optimizer's step, which expects the update, takes the gradient: the matrices are
     trained by SGD with Muon's learning rate, without momentum.
 How: before the norm each rank replaces the gradients of its matrices by their updates; ranks that share a matrix sum
-    its gradient. Off unless named: through 0.19.6 a job without offload cannot resume from Muon's momentum in bf16.
+    its gradient. Not covered, with a warning: fp16 of torch_autocast, `elastic_checkpoint`, ZenFlow, subclasses of the
+    optimizer.
 Changes: the updates of matrices, and memory and checkpoints: their momentum is stored as without offload; one without
-    it begins at zero. Not covered, with a warning: fp16 of torch_autocast, `elastic_checkpoint`, ZenFlow, subclasses of
-    the optimizer.
+    it begins at zero. To go on without offload in half precision takes muon_momentum_restored_in_fp32, as with any
+    momentum of Muon.
 Workaround: Scripts turn offload off, or pass an optimizer of their own. Both can stay.
 """
 
@@ -31,8 +32,12 @@ def orthogonalize(optimizer: Any, scale: Any) -> None:
 
     Which collectives are made depends only on what the ranks of a group have in common.
     """
-    groups = [number for number, each in enumerate(optimizer.optimizer.param_groups) if each.get("use_muon")]
-    if not groups or not _covered(optimizer):
+    matrices = {
+        number: [each for each in optimizer.round_robin_bit16_groups[number] if _is_matrix(each)]
+        for number, group in enumerate(optimizer.optimizer.param_groups)
+        if group.get("use_muon")
+    }
+    if not any(matrices.values()) or not _covered(optimizer):
         return
     import contextlib
 
@@ -44,8 +49,14 @@ def orthogonalize(optimizer: Any, scale: Any) -> None:
     # a machine without a compiler: without the patch nothing was compiled here
     tolerant = torch._dynamo.config.patch(suppress_errors=True) if compiled else contextlib.nullcontext()
     with tolerant, torch.no_grad():
-        for group in groups:
-            _update(optimizer, group, float(scale))
+        for group, parameters in matrices.items():
+            if parameters:
+                _update(optimizer, group, parameters, float(scale))
+
+
+def _is_matrix(parameter: Any) -> bool:
+    """Whether ZeRO without offload gives it Muon's update."""
+    return bool(getattr(parameter, "use_muon", False) and parameter.dim() > 1 and parameter.numel())
 
 
 def _covered(optimizer: Any) -> bool:
@@ -73,7 +84,7 @@ def _covered(optimizer: Any) -> bool:
     return False
 
 
-def _update(optimizer: Any, group: int, scale: float) -> None:
+def _update(optimizer: Any, group: int, matrices: list[Any], scale: float) -> None:
     import inspect
 
     import torch
@@ -93,9 +104,7 @@ def _update(optimizer: Any, group: int, scale: float) -> None:
         # 0.19.8 goes on with what has the size of the partition, and hangs unless all ranks have it or none
         longer = size == partition.numel() and not _alike(optimizer, group)
         state[_STATE] = torch.zeros(size + longer, dtype=partition.dtype, device=partition.device)
-    for parameter in optimizer.round_robin_bit16_groups[group]:
-        if not getattr(parameter, "use_muon", False) or parameter.dim() < 2 or not parameter.numel():
-            continue
+    for parameter in matrices:
         number = optimizer.get_param_id(parameter)
         own = number in places
         shared = len(optimizer.param_to_partition_ids[group][number]) > 1
@@ -135,7 +144,6 @@ def _alike(optimizer: Any, group: int) -> bool:
 PATCH = Patch(
     title="Muon + ZeRO-1/2 + optimizer offload trains with plain SGD",
     severity=Severity.WRONG_RESULT,
-    default=False,
     affects={"deepspeed": ">=0.17.6,<0.19.8"},
     changes=(
         Edit(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
-from .._told import tell
+from .._warn_once import warn_once
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -27,7 +27,7 @@ _EVAL = "deepspeed.runtime.pipe.engine:PipelineEngine.eval_batch"
 def tell_of_logits(micro_batches: int) -> None:
     if micro_batches > 1:
         ran(__name__)
-        tell(
+        warn_once(
             __name__,
             f"eval_batch(return_logits=True) evaluates {micro_batches} micro-batches, and returns the logits of the "
             "last alone. For those of all, set engine.micro_batches to 1 around calls for one micro-batch each",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran
 
+from .._warn_once import warn_once
 from ._passes import FILL, RATE, described, is_own, steps_of, train
 
 if TYPE_CHECKING:
@@ -23,31 +24,25 @@ if TYPE_CHECKING:
 
 _EPILOGUE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.independent_gradient_partition_epilogue"
 
-_told: set[str] = set()
 
-
-def tell(optimizer: Any, group: int) -> None:
-    """At the boundary, once, where a group's gradients of an earlier pass are about to be replaced."""
-    if _told or optimizer.averaged_gradients.get(group) is None or not is_own(optimizer):
+def warn_of_lost(optimizer: Any, group: int) -> None:
+    """At the boundary, where a group's gradients of an earlier pass are about to be replaced."""
+    if optimizer.averaged_gradients.get(group) is None or not is_own(optimizer):
         return
-    _told.add(__name__)
     ran(__name__)
-    from dsfix.log import rank, warn
-
-    if rank() == 0:
-        warn(
-            "zero12_several_backwards_untold: a second backward pass before a step, and DeepSpeed keeps only the "
-            "gradients of the last one. To add them up, add the losses and call engine.backward once, or call "
-            "engine.set_gradient_accumulation_boundary(False) before all passes but the last, and (True) before that. "
-            "If the earlier one was to be discarded, all is well"
-        )
+    warn_once(
+        __name__,
+        "a second backward pass before a step, and DeepSpeed keeps only the gradients of the last one. To add them up, "
+        "add the losses and call engine.backward once, or call engine.set_gradient_accumulation_boundary(False) before "
+        "all passes but the last, and (True) before that. If the earlier one was to be discarded, all is well",
+    )
 
 
 PATCH = Patch(
     title="ZeRO-1 and ZeRO-2: only the last backward pass before a step is used, and nothing says so",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.18.3"},
-    changes=(Edit(_EPILOGUE, before=FILL, code="tell(self, i)", uses=(tell,)),),
+    changes=(Edit(_EPILOGUE, before=FILL, code="warn_of_lost(self, i)", uses=(warn_of_lost,)),),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7665": "introduced in 0.18.3",
     },
@@ -59,19 +54,19 @@ PATCH = Patch(
 
 
 def reproduce(lab: Lab) -> str:
+    from .._messages import Messages
+
     steps = steps_of(lab)
     model = lab.models.MLP()
     last_only = lab.reference.train(model, [step[-1:] for step in steps], model.loss, "SGD", lr=RATE).parameters
-    told: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("dsfix").addHandler(handler)
+    warnings = Messages(logging.WARNING)
+    logging.getLogger("dsfix").addHandler(warnings)
     for stage in (1, 2):
         try:
             parameters = train(lab, steps, stage, forwards=len(steps[0]))
         except TypeError as error:
             return f"{described(stage, len(steps[0]))}: {error}"
         lost = lab.reference.largest_difference(parameters, last_only).relative < 1e-5
-        if lost and not any("zero12_several_backwards_untold" in each for each in told):
+        if lost and not any("zero12_several_backwards_untold" in each for each in warnings.lines):
             raise BugPresent(f"{described(stage, len(steps[0]))}: only the last of each is used, without a warning")
     return "a step that loses a backward pass says so" if lost else "no backward pass is lost"

@@ -258,7 +258,7 @@ def test_a_different_deepspeed_in_the_current_directory(verify, tmp_path_factory
     done = verify("fixes", cwd=elsewhere)
     assert done.returncode == 2
     assert f"{elsewhere}/deepspeed/__init__.py" in done.stderr
-    assert "in another directory" in done.stderr
+    assert "in a different directory" in done.stderr
     assert done.stdout == ""
 
 

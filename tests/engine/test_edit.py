@@ -385,7 +385,12 @@ def test_tracebacks_show_the_lines_of_the_file(bench, declare, name):
             Outcome.DRIFTED,
             "and 1 times in its patched form",
         ),
-        ("def f(x):\n    y = 1\n    y = 2\n", {"replace": "y = 1", "code": "y = 2"}, Outcome.DRIFTED, "as the patch"),
+        (
+            "def f(x):\n    y = 1\n    y = 2\n",
+            {"replace": "y = 1", "code": "y = 2"},
+            Outcome.DRIFTED,
+            "its patched form",
+        ),
         (PLAIN, {"after": "y = x + 1", "code": "yield y"}, Outcome.FAILED, "a different kind of function"),
         (PLAIN, {"after": "y = x + 1", "code": "await x"}, Outcome.FAILED, "SyntaxError"),
         (PLAIN, {"after": "y = x + 1", "code": "if:"}, Outcome.FAILED, "SyntaxError"),

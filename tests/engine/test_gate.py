@@ -219,7 +219,7 @@ EVIDENCE = ", present=(Source('deepspeed.m:f', 'return y'),)"
 @pytest.mark.parametrize(
     ("fields", "text", "outcome", "reason"),
     [
-        ("", FLAW, "unproven", "no evidence of its own"),
+        ("", FLAW, "unproven", "declares no `present=` evidence"),
         (EVIDENCE, FLAW, "applied", "Edit of"),
         (EVIDENCE, FLAW.replace("x + 1", "x + 3"), "unproven", "occurs 0 times"),
         (EVIDENCE, FLAW.replace("return y", "return y + 0"), "unproven", "has no `return y`"),

@@ -135,7 +135,7 @@ def test_without_any_source_one_warning_is_enough(simple):
     result = simple.run("import dsfix, deepspeed.m as m; tell([m.f(1), outcomes()])")
     assert result.value == [2, {"cure": "drifted", "other": "drifted"}]
     (warning,) = result.warnings
-    assert "install it with its .py files" in warning
+    assert "reinstall DeepSpeed with its .py files" in warning
     assert "StrictError" in simple.run("import dsfix, deepspeed.m", code=1, DSFIX_STRICT="1").err
 
 

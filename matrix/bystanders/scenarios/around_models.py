@@ -326,6 +326,35 @@ def micro_batches_set(job: Job) -> None:
         job.note(f"batches left {step}", str(len(list(source))))
 
 
+@scenario("a DualPipeV pipeline's number of micro-batches is set for each evaluation")
+@settings(works_around=("dualpipev_eval_micro_batches",), release="0.19.8", **one_job())
+def dualpipev_micro_batches_set(job: Job) -> None:
+    model = job.MLP(depth=3)
+    layers, trained = [*model.blocks, model.head], 4
+    if job.plain:
+        module = job.torch.nn.Sequential(*layers)
+    else:
+        module = importlib.import_module("deepspeed.pipe").DualPipeVModule(
+            layers=layers, num_stages=2, loss_fn=job.torch.nn.functional.mse_loss, partition_method="uniform"
+        )
+    engine = job.engine(module, gradient_accumulation_steps=trained)
+    for step, number in enumerate((4, 6, 5)):
+        batches = [pipelines._batch(job, trained * step + each) for each in range(trained)]
+        evaluated = [pipelines._batch(job, 100 + each) for each in range(number)]
+        if job.plain:
+            for batch in batches:
+                engine.backward(job.loss(engine, batch))
+                engine.step()
+            with job.torch.no_grad():
+                value: Any = sum(job.loss(engine, batch) for batch in evaluated) / number
+        else:
+            engine.train_batch(iter(batches))
+            engine.micro_batches = number
+            value = engine.eval_batch(iter(evaluated), num_micro_batches=number)
+            engine.micro_batches = trained
+        job.note(f"evaluation {step}", value.reshape(-1))
+
+
 @scenario("a pipeline's module is called before it has an engine: as prepared by the script, and layer by layer")
 @settings(works_around=("pipeline_module_runs_no_layer",), release="0.18.9", **one_job(ranks="1"))
 def module_prepared(job: Job) -> None:

@@ -358,9 +358,13 @@ def _plain(job: Job) -> Any:
     return lambda given: Muon(given, dict(_PARAMS))
 
 
-@scenario("Muon without ZeRO, in half precision")
+@scenario("Muon without ZeRO or with offload, in half precision")
 @settings(
-    pinned=[{"precision": "bf16"}, {"precision": "fp16", "accumulation": "2", "clipping": "on"}],
+    pinned=[
+        {"precision": "bf16"},
+        {"precision": "fp16", "accumulation": "2", "clipping": "on"},
+        {"stage": "2", "offload": "optimizer", "precision": "fp16"},
+    ],
     stage="0",
     precision=("bf16", "fp16"),
     optimizer=("SGD",),
@@ -429,7 +433,7 @@ def _trained(job: Job, params: dict[str, Any], resumed: bool = False) -> None:
 @scenario("Muon, and Adam for the biases")
 @settings(
     works_around=("muon_offload_is_sgd", "muon_param_groups_before_0_19_2", "muon_reduce_scatter"),
-    pinned=[{"stage": "1"}, {"stage": "2", "ranks": "4"}, {"stage": "2", "offload": "optimizer", "precision": "bf16"}],
+    pinned=[{"stage": "1"}, {"stage": "2", "ranks": "4"}],
     offload=("none",),
     **_FITS,
 )
@@ -437,10 +441,43 @@ def muon_and_adam(job: Job) -> None:
     _trained(job, {"muon_lr": 0.02, "adam_lr": 0.01, "momentum": 0.9, "weight_decay": 0.01})
 
 
-# in half precision a resumed job fails, or goes on with another momentum
 @scenario("Muon resumes from a checkpoint", pinned=[{"stage": "2"}], precision=("fp32",), **_FITS)
 def muon_resumed(job: Job) -> None:
     _trained(job, {"lr": 0.02, "weight_decay": 0.0}, resumed=True)
+
+
+@scenario("Muon in half precision resumes, and the script casts its momentum to the gradients' dtype")
+@settings(
+    works_around=("muon_momentum_restored_in_fp32",),
+    pinned=[{"stage": "2", "precision": "bf16"}],
+    offload=("none",),
+    precision=("bf16", "fp16"),
+    **{**_FITS, "stage": "12"},
+)
+def muon_momentum_cast(job: Job) -> None:
+    torch = job.torch
+    if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
+        torch.compiler.set_stance("force_eager")  # the update is compiled on first use
+    muon = {"type": "Muon", "params": {"torch_adam": True, "lr": 0.02, "weight_decay": 0.0}}
+    whole = {**space.config(job.setting), "optimizer": muon}
+    whole["zero_optimization"] = {**whole["zero_optimization"], "reduce_scatter": False}
+
+    def start() -> Any:
+        model = job.MLP()
+        initial = job._whole(model)
+        engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
+        job._initial[id(engine)] = initial
+        return engine
+
+    engine = start()
+    job.steps(engine, range(2))
+    job.save(engine, "two")
+    engine = start()
+    job.load(engine, "two")
+    for state in engine.optimizer.optimizer.state.values():
+        if "momentum_buffer" in state:
+            state["momentum_buffer"] = state["momentum_buffer"].to(job.dtype)
+    job.steps(engine, range(2, 4))
 
 
 _LAMB_PARAMS = {"lr": 1e-3, "weight_decay": 0.01}

@@ -204,7 +204,7 @@
     guides.replaceChildren(...sections.slice(0, 3).map((page) => element("a", page.title, { href: `${root}${page.url}` })));
     const more = fitting.length > MOST ? `, the first ${MOST} of them below` : "";
     const left = found.length > fitting.length ? `; ${found.length - fitting.length} more without the filters` : "";
-    const none = `Nothing is known of this${found.length ? " with these filters" : ": try fewer or other words"}`;
+    const none = `No known bug matches this${found.length ? " with these filters" : ": try fewer or different words"}`;
     count.textContent = idle ? "" : (fitting.length ? `${fitting.length} found${more}` : none) + left + ".";
   };
 

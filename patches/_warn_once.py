@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
-def tell(patch: str, message: str, each_rank: bool = False) -> None:
+def warn_once(patch: str, message: str) -> None:
     """One WARNING on rank 0, the first time. patch: its module's `__name__`."""
-    if patch in _told:
+    if patch in _warned:
         return
-    _told.add(patch)
+    _warned.add(patch)
     from dsfix.log import rank, warn
 
-    if each_rank or rank() == 0:
+    if rank() == 0:
         warn(f"{patch.rpartition('.')[2]}: {message}")
