@@ -52,7 +52,7 @@ CHEAP = {
     *("dsfix.process.effects", "functools"),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref"),
-    *(".._shared", ".._warn_once", "._accumulation_dtype", "._passes", "._tied", "._torch_load"),
+    *(".._shared", ".._warn_once", "._accumulation_dtype", "._passes", "._tied", "._tiled", "._torch_load"),
 }
 SHARED_WITH_TORCH = [
     path.stem

@@ -512,6 +512,23 @@ def evaluated_without_tiles(job: Job) -> None:
         engine.train()
 
 
+@scenario("the loss of a tile is divided by the accumulation, so that TiledFusedLogitsLoss has the whole factor")
+@settings(works_around=("tiled_logits_unscaled",), release="0.18.9", **one_job(stage="2", accumulation="2"))
+def factor_inside_tiles(job: Job) -> None:
+    nn, micro = job.torch.nn, job.accumulation
+    fused: Any = sequences._fused(job)
+    share: Any = lambda self, x, y: nn.functional.mse_loss(self.head(x), y) / micro  # noqa: E731
+
+    def forward(self: Any, inputs: Any, targets: Any) -> Any:
+        x, y = self.below(inputs).unsqueeze(0), targets.unsqueeze(0)
+        if fused:
+            return fused.apply(share, self, x, y, None, 2, list(self.head.parameters()), "mean") * micro
+        return share(self, x, y) * micro
+
+    engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 1)))
+    job.steps(engine, range(4), lambda batch: engine(*batch))
+
+
 @scenario("labels are masked: a sum over tiles is divided by the number of labels, and TiledLoss has one tile")
 @settings(works_around=("tiled_loss_unweighted",), release="0.18.9", **one_job())
 def tiles_of_a_sum(job: Job) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 ABSENT = "absent"
 _ACCESSORS = ("fget", "fset", "fdel")
 _DEPTH = 6
+_FUNCTIONS = FunctionType, staticmethod, classmethod
 
 
 def of_code(code: CodeType) -> str:
@@ -74,7 +75,7 @@ def of_value(value: Any, depth: int = _DEPTH) -> str:
         lines, inner = ["property"], {name: getattr(value, name) for name in _ACCESSORS}
     elif issubclass(kind, type):
         lines = [f"class {value.__module__}.{value.__qualname__}"]
-        inner = {k: v for k, v in sorted(vars(value).items()) if type(v) is FunctionType} if depth == _DEPTH else {}
+        inner = {k: v for k, v in sorted(vars(value).items()) if isinstance(v, _FUNCTIONS)} if depth == _DEPTH else {}
     elif kind is FunctionType:
         lines = [f"function of {value.__module__}", of_code(value.__code__)]
         inner = _held_by(value)
