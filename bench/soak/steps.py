@@ -57,8 +57,7 @@ def steps(options: argparse.Namespace) -> str:
         f"{options.steps:,} steps of ZeRO-3 with optimizer offload and gradient clipping, in blocks of {window}:\n\n"
     )
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    factor = f"changes by a factor of {slower:.2f}"
-    compared = f"\n\nFrom the first to the last quarter, step time relative to the unpatched engine {factor}."
+    compared = f"\n\nRelative to the unpatched engine, step time changes by a factor of {slower:.2f} in the run."
     return about + table + (compared if options.fixed else "")
 
 
