@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .catalogue.registry import UnknownPatch
-from .outcome import Outcome, RequirementError, StrictError, describe
+from .outcome import Outcome, RequirementError, StrictError, UnknownPatch, describe
 from .process import PatchReport, activate, report, require, revert
 from .process.invocation import is_command_line
 
 if TYPE_CHECKING:
     from .check.checking import check_config
+    from .guards import GuardError
     from .guards.devices import DeviceMismatch, check_tensors_device
     from .guards.placement_report import Misplaced, PlacementReport, placement_report
 
 __all__ = [
     "DeviceMismatch",
+    "GuardError",
     "Misplaced",
     "Outcome",
     "PatchReport",
@@ -37,6 +38,7 @@ __version__ = "0.2.0.dev0"
 
 _LOADED_WHEN_ASKED_FOR = {
     "DeviceMismatch": "guards.devices",
+    "GuardError": "guards",
     "Misplaced": "guards.placement_report",
     "PlacementReport": "guards.placement_report",
     "check_config": "check.checking",

@@ -52,6 +52,17 @@ class RequirementError(RuntimeError):
     """Raised by `dsfix.require`; the message says in one sentence what is missing."""
 
 
+class UnknownPatch(LookupError):
+    """No patch has this id; the message suggests the nearest ids."""
+
+    def __init__(self, patch_id: str, known: Iterable[str]) -> None:
+        import difflib
+
+        near = difflib.get_close_matches(patch_id, list(known), n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix find WORDS` searches"
+        super().__init__(f"no patch is called {patch_id!r}{hint}")
+
+
 def describe(error: BaseException) -> str:
     """An unexpected exception, as a reason."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

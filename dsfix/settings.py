@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .catalogue.registry import UnknownPatch
+from .outcome import UnknownPatch
 from .patch import Severity
 
 _YES = {"1", "true", "yes", "on"}
@@ -20,8 +20,8 @@ _DEVICE_MAP = ("error", "repair", "off")
 _CHECK = ("off", "warn", "error")
 _SEVERITIES = tuple(each.value for each in Severity)
 _NAMES = (
-    *("DSFIX_DISABLE", "DSFIX_ONLY", "DSFIX_SKIP", "DSFIX_SEVERITY", "DSFIX_STRICT", "DSFIX_REPORT", "DSFIX_LOG_LEVEL"),
-    *("DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
+    *("DSFIX_DISABLE", "DSFIX_ONLY", "DSFIX_ALSO", "DSFIX_SKIP", "DSFIX_SEVERITY", "DSFIX_STRICT", "DSFIX_REPORT"),
+    *("DSFIX_LOG_LEVEL", "DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
 )
 _INTERNAL = re.compile("DSFIX_(?:LAB|TESTING)_")  # for processes that dsfix itself starts
 _SHOWN = 3  # unknown variables
@@ -50,7 +50,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 class Settings(NamedTuple):
-    """DSFIX_DISABLE, _ONLY, _SKIP, _SEVERITY, _STRICT, _REPORT and _LOG_LEVEL; for the guards DSFIX_PLACEMENT,
+    """DSFIX_DISABLE, _ONLY, _ALSO, _SKIP, _SEVERITY, _STRICT, _REPORT and _LOG_LEVEL; for the guards DSFIX_PLACEMENT,
     _DEVICE_MAP, _CHECK and _RANK_CHECK.
 
     `complaints` holds one sentence for each value that could not be used.
@@ -58,6 +58,7 @@ class Settings(NamedTuple):
 
     disable: bool = False
     only: frozenset[str] | None = None
+    also: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
     severities: frozenset[str] | None = None
     strict: bool = False
@@ -106,6 +107,7 @@ class Settings(NamedTuple):
         return cls(
             disable=flag("DSFIX_DISABLE"),
             only=only or None,
+            also=_words(env.get("DSFIX_ALSO", "")),
             skip=_words(env.get("DSFIX_SKIP", "")),
             severities=severities or None,
             strict=flag("DSFIX_STRICT"),
@@ -120,7 +122,7 @@ class Settings(NamedTuple):
 
     def complaints_about(self, known: Collection[str]) -> list[str]:
         """One sentence for each value that could not be used, including unknown ids."""
-        named = {"DSFIX_SKIP": self.skip, "DSFIX_ONLY": self.only or frozenset()}
+        named = {"DSFIX_SKIP": self.skip, "DSFIX_ONLY": self.only or frozenset(), "DSFIX_ALSO": self.also}
         unknown = ((variable, each) for variable, ids in named.items() for each in sorted(ids.difference(known)))
         return [*self.complaints, *(f"{variable}: {UnknownPatch(each, known)}" for variable, each in unknown)]
 
@@ -134,8 +136,8 @@ class Settings(NamedTuple):
             return "not named in DSFIX_ONLY"
         if self.severities is not None and severity not in self.severities:
             return f"its severity, {severity}, is not named in DSFIX_SEVERITY"
-        if not default and self.only is None:
-            return f"off by default; DSFIX_ONLY={patch_id} enables it"
+        if not default and self.only is None and patch_id not in self.also:
+            return f"off by default; DSFIX_ALSO={patch_id} enables it"
         return None
 
 

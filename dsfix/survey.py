@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from . import versions
 from .catalogue import registry
-from .catalogue.registry import Entry, UnknownPatch
+from .catalogue.registry import Entry
 from .engine.cache import Cache
 from .engine.verdict import Verdict, before_source, by_source
-from .outcome import Outcome, describe
+from .outcome import Outcome, UnknownPatch, describe
 from .settings import Settings
 
 _HOME = "deepspeedai/deepspeed"

@@ -33,8 +33,8 @@ def main() -> int:
         module.add_arguments(command)
         command.set_defaults(command=module.run)
     options = parser.parse_args()
-    for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_SEVERITY", "DSFIX_DISABLE"):  # a proof covers all patches
-        os.environ.pop(name, None)
+    for name in ("SKIP", "ONLY", "ALSO", "SEVERITY", "DISABLE"):  # a proof covers all patches
+        os.environ.pop(f"DSFIX_{name}", None)
     try:
         _check_installed()
         status: int = options.command(options)

@@ -15,11 +15,11 @@ from typing import Any
 
 from dsfix import versions
 from dsfix.catalogue import registry
-from dsfix.catalogue.registry import Entry, UnknownPatch
+from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import OK, TROUBLE, CommandError
 from dsfix.cli.printing import output
 from dsfix.engine.verdict import Verdict
-from dsfix.outcome import STAYS_OUT, Outcome
+from dsfix.outcome import STAYS_OUT, Outcome, UnknownPatch
 from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 

@@ -257,14 +257,3 @@ def catalogue() -> dict[str, Entry]:
 def plugin_distributions() -> list[str]:
     """The other distributions whose patches were loaded."""
     return list(dict.fromkeys(each.distribution for each in catalogue().values() if each.distribution != _OWN))
-
-
-class UnknownPatch(LookupError):
-    """No patch has this id; the message suggests the nearest ids."""
-
-    def __init__(self, patch_id: str, known: Iterable[str]) -> None:
-        import difflib
-
-        near = difflib.get_close_matches(patch_id, list(known), n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix find WORDS` searches"
-        super().__init__(f"no patch is called {patch_id!r}{hint}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from .. import __version__
 from ..catalogue import registry
 from ..catalogue.day import PROVEN_ON
-from ..catalogue.registry import UnknownPatch
+from ..outcome import UnknownPatch
 from ..settings import Settings
 from ..versions import NEWEST_PROVEN
 from . import audit, check, diff, disable, doctor, enable, explain, find, run, show, verify

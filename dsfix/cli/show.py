@@ -7,8 +7,9 @@ import inspect
 import re
 
 from .. import survey, versions
-from ..catalogue.registry import Entry, UnknownPatch
+from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
+from ..outcome import UnknownPatch
 from ..patch import Patch
 from ..settings import Settings
 from ..upstream import table

@@ -101,9 +101,9 @@ class Cache:
 
 
 def declaration_key(change: object) -> tuple[object, ...]:
-    """A change or a piece of evidence as part of a key: its strings and numbers."""
+    """A change or a piece of evidence as part of a key: its strings and numbers, and where its helpers are defined."""
     plain = [value for value in vars(change).values() if isinstance(value, (str, int, type(None)))]
-    return type(change).__name__, *plain, getattr(change, "written", "")
+    return type(change).__name__, *plain, change.code_with_imports if isinstance(change, Edit) else ""
 
 
 def stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:

@@ -16,8 +16,8 @@ from typing import Any, Callable, NamedTuple, Union
 
 from .. import log, versions
 from ..catalogue import registry
-from ..catalogue.registry import Summary, UnknownPatch
-from ..outcome import REMEDY, Outcome, Refused, StrictError, describe
+from ..catalogue.registry import Summary
+from ..outcome import REMEDY, Outcome, Refused, StrictError, UnknownPatch, describe
 from ..patch import Edit, Patch, Provide, Replace
 from ..settings import Settings
 from . import anchors, attributes, hooks, rewrite, verdict

@@ -35,8 +35,8 @@ _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 lock = threading.RLock()
-# added to edited modules and never removed: calls of a reverted function may still be running
-names: dict[str, Any] = {}
+# never removed from edited modules: calls of a reverted function may still be running
+added_globals: dict[str, Any] = {}
 _sites: dict[FunctionType, _Site] = {}
 
 
@@ -116,7 +116,7 @@ class _Site:
         swaps = [(self.function, new), *self._closures(new, (*pairs, *_pairs(self.edits)))]
         before = [(function, function.__code__) for function, _ in swaps]
         self.versions.append(new)
-        self.function.__globals__.update(names)
+        self.function.__globals__.update(added_globals)
         try:
             for function, code in swaps:
                 function.__code__ = code

@@ -26,7 +26,7 @@ _NAMES = frozenset(
         *("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "NCCL_CUMEM_ENABLE"),
         # without these some combinations of MKL and OpenMP abort the process
         *("KMP_DUPLICATE_LIB_OK", "MKL_THREADING_LAYER", "MKL_SERVICE_FORCE_INTEL"),
-        *("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_SEVERITY", "DSFIX_DISABLE"),
+        *("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_ALSO", "DSFIX_SEVERITY", "DSFIX_DISABLE"),
     )
 )
 _PREFIXES = ("LC_", "CONDA_", "NIX_")

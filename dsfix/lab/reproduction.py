@@ -78,9 +78,7 @@ def run(
             **isolated_environment(scratch, path=path, skip=() if patched else (patch_id,)),
             **({SCHEDULE: schedule} if schedule else {}),
         }
-        if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
-            defaults = (each.id for each in catalogue().values() if each.patch.default)
-            environment["DSFIX_ONLY"] = ",".join([patch_id, *defaults])  # it is off unless named
+        environment["DSFIX_ALSO"] = f"{environment.get('DSFIX_ALSO', '')} {patch_id}"  # it may be off by default
         work = scratch / "work"
         work.mkdir()
         command = [*rank_command, patch_id, directory]

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import log, versions
-from ..catalogue.registry import UnknownPatch
 from ..engine import hooks
 from ..engine.engine import Engine, PatchState
 from ..engine.garbage import gc_paused, resume
-from ..outcome import STAYS_OUT, Outcome, RequirementError, StrictError, describe
+from ..outcome import STAYS_OUT, Outcome, RequirementError, StrictError, UnknownPatch, describe
 from ..settings import Settings, write_whole
 from . import effects, programs
 from .effects import Effect

@@ -16,7 +16,7 @@ from typing import Any, Callable, NamedTuple
 
 from .. import log
 from ..catalogue.registry import Summary
-from ..engine.rewrite import names
+from ..engine.rewrite import added_globals
 from ..patch import EFFECTS, Edit, Patch
 
 _LINES = 10  # of a job's log
@@ -83,7 +83,7 @@ def has_not_run(patch: str) -> bool:
 # torch.compile calls them while tracing instead of compiling them: no graph break, no guard on the sets
 for _each in (took_effect, ran, is_unreported, has_not_run):
     vars(_each)["_dynamo_marked_constant"] = True
-names[EFFECTS] = sys.modules[__name__]
+added_globals[EFFECTS] = sys.modules[__name__]
 
 
 def _first(patch: str, what: str) -> None:
@@ -112,12 +112,12 @@ def _step() -> int | None:
 def reached(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
     """What an applied patch reported in this process: "took effect" with its first effect, "ran" or "not reached"; ""
     if it does not report."""
-    names = {summary.id, summary.module}
-    for name in names & _effects.keys():
+    aliases = {summary.id, summary.module}
+    for name in aliases & _effects.keys():
         return "took effect", _effects[name]
     edits = [change for change in patch.changes if isinstance(change, Edit)]
-    names_used = vars(sys.modules[summary.module]).values()
-    tells = any(edit.effect for edit in edits) or took_effect in names_used or ran in names_used
-    if names & _reached or not (edits or tells):  # a provided or replaced name is active immediately
+    module_values = vars(sys.modules[summary.module]).values()
+    tells = any(edit.effect for edit in edits) or took_effect in module_values or ran in module_values
+    if aliases & _reached or not (edits or tells):  # a provided or replaced name is active immediately
         return "ran", None
     return ("not reached" if tells else ""), None

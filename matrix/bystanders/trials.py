@@ -146,9 +146,7 @@ def _environment(variant: str) -> dict[str, str]:
     if kind == "without":
         return {"DSFIX_SKIP": patch_id}
     if kind == "with":
-        return {
-            "DSFIX_ONLY": ",".join([patch_id, *(entry.id for entry in catalogue().values() if entry.patch.default)])
-        }
+        return {"DSFIX_ALSO": patch_id}
     return {}
 
 

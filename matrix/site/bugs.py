@@ -106,7 +106,7 @@ def torch_versions(found: Evidence) -> list[str]:
 
 def _remedy(entry: Entry, last: str) -> str:
     patch = entry.patch
-    enough = "" if patch.default else f" with `DSFIX_ONLY={entry.id}`, as this patch is off by default"
+    enough = "" if patch.default else f" with `DSFIX_ALSO={entry.id}`, as this patch is off by default"
     fixed = f", or DeepSpeed {patch.fixed_in} or later" if patch.fixed_in else ""
     continued = f" In later releases [{patch.continued_by}]({patch.continued_by}.md) continues it." * bool(
         patch.continued_by
