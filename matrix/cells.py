@@ -89,7 +89,7 @@ class Cells(ExitStack):
                     print(f"{device}: each process imports torch itself: {reason}", file=sys.stderr)
                     self._preloaded[device] = None
             server = self._preloaded[device]
-        return server if server is not None and server.can_run(entry.patch) else None
+        return server if server is not None and server.modules.isdisjoint(entry.patch.modules) else None
 
 
 def _cell(
