@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .catalogue.registry import UnknownPatch
 from .outcome import Outcome, RequirementError, StrictError, describe
-from .process import PatchReport, activate, report, require, revert
-from .process.invocation import is_command_line
+from .process import PatchReport, activate, is_command_line, report, require, revert
 
 if TYPE_CHECKING:
     from .check.checking import check_config

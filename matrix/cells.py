@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsfix.catalogue.registry import Entry
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import fresh_command
 from dsfix.lab.reproduction import Sighting, run

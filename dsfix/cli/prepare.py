@@ -42,7 +42,7 @@ def require_temporary_directory() -> None:
 
 def require_same_packages(command: str) -> None:
     """Raises CommandError if child processes would import a different DeepSpeed, torch or dsfix."""
-    from ..lab.errors import LabUnavailable
+    from ..lab.distributions import LabUnavailable
     from ..lab.isolation import origins
 
     packages = ("deepspeed", "torch", "dsfix")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..catalogue import proven
+from ..catalogue import registry
 from ..catalogue.registry import Summary
 from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
@@ -60,7 +60,7 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
 def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
     paths, declaration = fingerprint_inputs(patch)
     key = ("source", paths, stamps(filter(None, map(on_disk, paths))), declaration)
-    refusal = cache.cached(key, lambda: [] if proven.applies(fingerprint(paths, declaration)) else _refusal(patch))
+    refusal = cache.cached(key, lambda: [] if registry.is_proven(fingerprint(paths, declaration)) else _refusal(patch))
     return Refused(Outcome(refusal[0][0]), refusal[0][1]) if refusal else None
 
 

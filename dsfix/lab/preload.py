@@ -16,8 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dsfix.lab.cuda.compiling import supported_torch
-from dsfix.lab.distributions import gpu_likely
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, gpu_likely
 from dsfix.lab.isolation import isolated_environment
 
 _SERVER = Path(__file__).with_name("preload_server.py")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 PATH = Path(__file__).with_name("table.tsv")
 COLUMNS = ("key", "first", "last", "severity", "weight", "area", "bug", "state", "links")
@@ -146,3 +146,41 @@ def _one_of(allowed: Sequence[str], value: str) -> str:
     if value not in allowed or not value:
         raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
     return value
+
+
+class UnknownRelease(LookupError):
+    """The table has no such release; the message says so in one sentence."""
+
+
+def release_named(text: str, table: Table) -> Version:
+    """The release that a user named. Raises UnknownRelease."""
+    version = _within(text, table)
+    if version > table.releases[-1]:
+        raise UnknownRelease(
+            f"deepspeed {version} is newer than {table.releases[-1]}, the newest that this dsfix knows"
+        )
+    if version not in table.releases:
+        before = [release for release in table.releases if release < version][-1]
+        raise UnknownRelease(f"deepspeed {version} is not a release; the one before it is {before}")
+    return table.releases[table.releases.index(version)]
+
+
+def installed_release(text: str, table: Table) -> tuple[Version, str]:
+    """The installed version, which may be a development build, and a remark about it. Raises UnknownRelease."""
+    version = _within(text, table)
+    if version > table.releases[-1]:
+        return version, f"newer than {table.releases[-1]}, the newest release in this table"
+    if version.local or version not in table.releases:
+        return version, "not a release: judged by its version number only"
+    return version, ""
+
+
+def _within(text: str, table: Table) -> Version:
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        what = f"{text!r} is not a version of DeepSpeed" if text else "the installed DeepSpeed has no readable version"
+        raise UnknownRelease(f"{what}, such as {table.releases[-1]}") from None
+    if version < table.releases[0]:
+        raise UnknownRelease(f"deepspeed {text} is older than {table.releases[0]}, the first that dsfix knows")
+    return version

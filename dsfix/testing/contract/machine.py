@@ -22,7 +22,7 @@ from dsfix.lab.ranks import fresh_command
 
 # what DeepSpeed imports from other packages, besides torch
 _PRELOADED = ("numpy", "pydantic", "hjson", "psutil", "tqdm", "cpuinfo", "setuptools", "sympy", "einops", "msgpack")
-_TIMEOUT = 180  # seconds
+_TIMEOUT = 600  # seconds
 _MODULE = "contract_process.steps"  # imported by this name, because importing it as part of dsfix imports dsfix first
 
 _numbers = itertools.count(1)
