@@ -178,14 +178,11 @@ def _by_id(loaded: Iterable[_Known | BrokenEntry]) -> tuple[dict[str, _Known], t
         if isinstance(each, BrokenEntry):
             broken.append(each)
         elif each.id in known:
-            broken.append(BrokenEntry(each.id, f"{_name(known[each.id])} has the same id and takes precedence"))
+            first = getattr(known[each.id].module, "__name__", known[each.id].module)
+            broken.append(BrokenEntry(each.id, f"{first} has the same id and takes precedence"))
         else:
             known[each.id] = each
     return known, tuple(broken)
-
-
-def _name(each: Entry | Summary) -> str:
-    return each.module.__name__ if isinstance(each, Entry) else each.module
 
 
 def _own() -> Iterator[Entry | BrokenEntry]:

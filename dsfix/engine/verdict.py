@@ -111,8 +111,10 @@ def _check_all(changes: Sequence[Change]) -> None:
         try:
             if isinstance(change, Edit):
                 places(change)
-            elif isinstance(change, Replace) and change.qualname.rpartition(".")[2] not in _text(change.module):
-                raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
+            elif isinstance(change, Replace):
+                name, text = change.qualname.rpartition(".")[2], text_of(_file(change.module)) or ""
+                if name not in text:
+                    raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
         except Refused as refused:
             if refused.outcome is not Outcome.ALREADY_FIXED:
                 raise
@@ -136,10 +138,6 @@ def places(edit: Edit) -> tuple[FunctionSource, list[anchors.Place]]:
         except Refused as error:
             refused = error
     raise refused
-
-
-def _text(module: str) -> str:
-    return text_of(_file(module)) or ""
 
 
 def _file(module: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,23 +87,16 @@ def load() -> Table:
 
 def parse(text: str) -> Table:
     """Raises TableError."""
-    lines = text.splitlines()
-    head = dict(_head(lines))
+    head = dict(re.findall(r"(?m)^# (\w+): (.*)$", text))
     try:
         releases = tuple(Version(word) for word in head["releases"].split())
         judged = head["judged"]
     except (KeyError, ValueError) as error:
         raise TableError(f"the head of the table lacks a valid {error}") from None
-    rows = [line for line in lines if line and not line.startswith("#")]
+    rows = [line for line in text.splitlines() if line and not line.startswith("#")]
     if tuple(rows[:1]) != ("\t".join(COLUMNS),):
         raise TableError(f"the first row does not name the columns {', '.join(COLUMNS)}")
     return Table(releases, judged, tuple(_row(row) for row in rows[1:]))
-
-
-def _head(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if match := re.fullmatch(r"# (\w+): (.*)", line):
-            yield match[1], match[2]
 
 
 def with_head(text: str, **values: str) -> str:

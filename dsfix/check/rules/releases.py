@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 
@@ -405,11 +404,7 @@ def elastic_batch_above_maximum(facts: Facts) -> Iterator[Match]:
     sizes, largest = elastic.get("micro_batch_sizes"), elastic.get("max_train_batch_size")
     if elastic.get("enabled") is not True or not isinstance(largest, int) or not isinstance(sizes, list):
         return
-    multiple = functools.reduce(_multiple, sizes, 1) if all(isinstance(siz, int) and siz > 0 for siz in sizes) else 0
+    multiple = math.lcm(*sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else 0
     if multiple > largest:
         what = f"{largest}, but DeepSpeed may choose {multiple}, the least common multiple of the micro_batch_sizes"
         yield Match("elasticity.max_train_batch_size", what)
-
-
-def _multiple(one: int, other: int) -> int:
-    return one * other // math.gcd(one, other)

@@ -102,7 +102,8 @@ def cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Match]:
     probe = facts.packages.torch_probe
     if not (facts.packages.torch.cuda and facts.accelerators.gpus) or list(driver_too_old.find(facts)):
         return
-    if probe.fact("cuda", "available") is False and _seen(facts):
+    shown = visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0]
+    if probe.fact("cuda", "available") is False and shown:
         warning = str(probe.fact("cuda", "warning") or "")
         yield Match(_WHERE, f"torch cannot use the GPUs: {warning or 'torch.cuda.is_available() is False'}")
     elif "cuda" in probe.errors:
@@ -126,12 +127,12 @@ def gpus_hidden(facts: EnvironmentFacts) -> Iterator[Match]:
 @warning("use only GPUs that `nvidia-smi -L` lists", _VARIABLES)
 def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Match]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
-    seen, stopped_at = visible(value, facts.accelerators.gpus)
+    shown, stopped_at = visible(value, facts.accelerators.gpus)
     if facts.accelerators.gpus and stopped_at and value is not None and value.strip() not in ("", "-1"):
         yield Match(
             "CUDA_VISIBLE_DEVICES",
             f"CUDA_VISIBLE_DEVICES={value} names {stopped_at}, but there are {len(facts.accelerators.gpus)} GPUs: "
-            f"CUDA ignores the rest of the list and shows {len(seen)}",
+            f"CUDA ignores the rest of the list and shows {len(shown)}",
         )
 
 
@@ -163,10 +164,6 @@ def gpu_memory_taken(facts: EnvironmentFacts) -> Iterator[Match]:
 def launch_blocking(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
         yield Match("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
-
-
-def _seen(facts: EnvironmentFacts) -> bool:
-    return bool(visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0])
 
 
 def _major(version: str) -> int:
