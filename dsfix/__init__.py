@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .outcome import Outcome, RequirementError, StrictError, UnknownPatch, describe
-from .process import PatchReport, activate, report, require, revert
-from .process.invocation import is_command_line
+from .process import PatchReport, activate, is_command_line, report, require, revert
 
 if TYPE_CHECKING:
     from .check.checking import check_config

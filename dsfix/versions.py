@@ -167,12 +167,8 @@ def gate(
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
     numbers = tuple((name, specifiers, installed(name)) for name, specifiers in affects.items())
-    fit, *rest = remember(numbers, lambda: _plain(_gate(affects)))
+    fit, *rest = remember(numbers, lambda: ((gate := _gate(affects)).fit.value, *gate[1:]))
     return Gate(RangeMatch(fit), *rest)
-
-
-def _plain(gate: Gate) -> tuple[str, str, bool, bool]:
-    return gate.fit.value, gate.reason, gate.near, gate.newer
 
 
 def _gate(affects: Mapping[str, str]) -> Gate:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, CommandError
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
 from matrix.bystanders import command as bystanders
 from matrix.changed import command as changed

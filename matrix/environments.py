@@ -18,8 +18,7 @@ from packaging.requirements import Requirement
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import CommandError
 from dsfix.lab.cuda.compiling import locked
-from dsfix.lab.distributions import gpu_likely, torch_build
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, gpu_likely, torch_build
 from dsfix.patch import Severity
 from dsfix.settings import cache_directory
 from dsfix.start import DIRECTORY

@@ -22,7 +22,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix import survey, versions
-from dsfix.catalogue import proven, registry
+from dsfix.catalogue import registry
 from dsfix.engine import rewrite
 from dsfix.engine import verdict as verdict_of
 from dsfix.engine.source import FunctionSource, split_target, text_of
@@ -38,7 +38,7 @@ Site = tuple[str, str]  # module, outermost function
 
 def main() -> None:
     versions.NEWEST_PROVEN = Version("9999")  # a release that is being proven does not count as newer than proven
-    proven.PATH = Path(os.devnull)  # results of earlier proofs are ignored
+    registry.PROVEN = Path(os.devnull)  # results of earlier proofs are ignored
     entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
     answer = {entry.id: verdict_by_version(entry) for entry in entries}
     with hidden_number():

@@ -11,9 +11,8 @@ import torch
 
 from dsfix.audit.agreement import AuditVerdict, Difference, RankObservations
 from dsfix.audit.compare import Findings, compare
-from dsfix.audit.pieces import join
+from dsfix.audit.pieces import Record, join
 from dsfix.audit.plan import PHASES, Plan, Unsupported, complete
-from dsfix.audit.record import Record
 
 
 def read(directory: Path) -> list[RankObservations]:

@@ -11,8 +11,8 @@ import torch
 from dsfix.audit import bounds
 from dsfix.audit import model as models
 from dsfix.audit.agreement import Difference
+from dsfix.audit.pieces import Record, Step
 from dsfix.audit.plan import Plan
-from dsfix.audit.record import Record, Step
 from dsfix.audit.reference import Gradients, Reference
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..check.checking import check
-from ..check.facts import Facts
 from ..rules import Finding, Level
 from . import auto, limits, shrink
 from .draft import Draft, NotAudited, Options
@@ -63,7 +62,8 @@ def _choose(draft: Draft) -> None:
     lora = options.lora or "lora" in model_arguments
     zero_init = options.zero_init
     if zero_init is None:
-        zero_init = facts.stage == 3 and (facts.has_auto or _accelerate_sets_init(facts))
+        by_accelerate = facts.accelerate is not None and bool(facts.accelerate.block.get("zero3_init_flag"))
+        zero_init = facts.stage == 3 and (facts.has_auto or by_accelerate)
     requested_ranks = options.ranks or facts.world_size or Plan.ranks
     ranks = options.ranks or min(requested_ranks, options.most_ranks)
     chosen: dict[str, Any] = {
@@ -84,10 +84,6 @@ def _choose(draft: Draft) -> None:
         draft.notes.append(f"{ranks} of {requested_ranks} ranks")
     if facts.filled_in and not options.backwards:
         draft.notes.append("the model returns a dictionary, as those of transformers do (--backwards)")
-
-
-def _accelerate_sets_init(facts: Facts) -> bool:
-    return facts.accelerate is not None and bool(facts.accelerate.block.get("zero3_init_flag"))
 
 
 def _old_form(draft: Draft) -> None:

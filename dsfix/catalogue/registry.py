@@ -6,9 +6,11 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +21,11 @@ from ..patch import Patch
 from . import entry_points
 
 INDEX = Path(__file__).with_name("index.json")
+PROVEN = Path(__file__).with_name("proven.txt")
+"""Digests of the sources to which the source proof applied each patch, one line per patch."""
 _OWN = "dsfix"
 _PACKAGE = "dsfix.patches"
+_CHECKOUT = Path(__file__).resolve().parents[2] / "patches"  # next to the package, where no import finds it
 
 
 class Summary(NamedTuple):
@@ -142,6 +147,19 @@ def _loaded_summaries() -> list[list[object]] | None:
     return None if broken else [list(each) for each in own]
 
 
+def is_proven(digest: str) -> bool:
+    """Whether the source proof applied a patch to a source, by the digest of both, `engine.verdict.fingerprint`."""
+    return digest in _digests()
+
+
+@functools.cache
+def _digests() -> frozenset[str]:
+    try:
+        return frozenset(PROVEN.read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # then the source itself is read
+        return frozenset()
+
+
 def entry(summary: Summary) -> Entry:
     """The patch itself. Raises ImportError if it can no longer be loaded."""
     loaded = _entry(summary.id, summary.module, summary.distribution)
@@ -160,14 +178,11 @@ def _by_id(loaded: Iterable[_Known | BrokenEntry]) -> tuple[dict[str, _Known], t
         if isinstance(each, BrokenEntry):
             broken.append(each)
         elif each.id in known:
-            broken.append(BrokenEntry(each.id, f"{_name(known[each.id])} has the same id and takes precedence"))
+            first = getattr(known[each.id].module, "__name__", known[each.id].module)
+            broken.append(BrokenEntry(each.id, f"{first} has the same id and takes precedence"))
         else:
             known[each.id] = each
     return known, tuple(broken)
-
-
-def _name(each: Entry | Summary) -> str:
-    return each.module.__name__ if isinstance(each, Entry) else each.module
 
 
 def _own() -> Iterator[Entry | BrokenEntry]:
@@ -182,9 +197,17 @@ def _package() -> tuple[ModuleType | None, str]:
     package, reason = _import(_PACKAGE)
     if package is not None:
         return package, reason
-    from . import checkout
+    return _try_import(functools.partial(_load_checkout, _PACKAGE))
 
-    return _try_import(functools.partial(checkout.load, _PACKAGE))
+
+def _load_checkout(name: str) -> ModuleType:
+    """The package of patches of a checkout that is not installed, as the module `name`. Raises ModuleNotFoundError."""
+    spec = importlib.util.spec_from_file_location(name, _CHECKOUT / "__init__.py")
+    if spec is None or spec.loader is None or not (_CHECKOUT / "_template.py").is_file():  # not another package's
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _modules(package: ModuleType) -> list[str]:

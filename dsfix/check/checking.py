@@ -26,7 +26,7 @@ from ..settings import Settings
 from . import accelerate, arguments, extract, keys
 from .facts import Facts, is_inference, name_of
 from .reading import Reading, Unreadable, from_text, read
-from .rules.placeholders import FOR_PLACEHOLDERS
+from .rules.file import FOR_PLACEHOLDERS
 
 Config = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
 # the rules that hold for a config of deepspeed.init_inference, of which only the keys are known

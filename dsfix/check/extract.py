@@ -12,12 +12,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from .keys import Key, KnownKeys
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeGuard
 
 Place = tuple[str, ...]  # path of a value in the config; () is the config itself
 Definition = Union[ast.FunctionDef, ast.ClassDef]
@@ -368,15 +365,12 @@ class _Body(ast.NodeVisitor):
         if not bound.places:
             return set()
         inside = _Body(self.reader, module, None, bound)
-        returned = [node.value for node in ast.walk(callee) if isinstance(node, ast.Return)]
-        return {place for value in returned if _is_lookup(value) for place in inside.places(value)}
+        returned = (node.value for node in ast.walk(callee) if isinstance(node, ast.Return))
+        lookups = (value for value in returned if isinstance(value, ast.Call) and _last(value.func) == "get")
+        return {place for lookup in lookups for place in inside.places(lookup)}
 
     def _below(self, held: ast.expr, key: ast.expr) -> set[Place]:
         return {(*place, name) for place in self.places(held) for name in self.names(key)}
-
-
-def _is_lookup(node: ast.expr | None) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call) and _last(node.func) == "get"
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -16,7 +16,7 @@ from ..audit.plan import PHASES
 from ..check import arguments
 from . import prepare
 from .exits import INTERRUPTED, NO_ANSWER, NO_DEEPSPEED, OK, TROUBLE, CommandError
-from .printing import output, progress
+from .printing import output
 
 if TYPE_CHECKING:
     from ..audit.agreement import AuditVerdict
@@ -175,14 +175,14 @@ def _resolved(options: argparse.Namespace) -> ResolvedConfig:
 
 def _device(wanted: str | None) -> tuple[str, int | None, str]:
     """Returns the device, the number of GPUs or None, and why it is the CPU if that was not requested."""
-    from ..lab import cuda_device
+    from ..lab import accelerator
     from ..lab.cuda import compiling
-    from ..lab.errors import LabUnavailable
+    from ..lab.distributions import LabUnavailable
 
     if wanted == "cpu":
         return "cpu", None, ""
     try:
-        if cuda_device.has_gpu():
+        if accelerator.has_gpu():
             import torch
 
             return "cuda", torch.cuda.device_count(), ""
@@ -197,7 +197,7 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
 def _audit(audit: Audit, options: argparse.Namespace) -> None:
     from ..audit.agreement import AuditVerdict
     from ..audit.trial import ranks
-    from ..lab.errors import LabUnavailable
+    from ..lab.distributions import LabUnavailable
 
     try:
         with ranks(audit.resolved.plan.device) as command:
@@ -215,7 +215,7 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
     plan = audit.resolved.plan
     operator = operators.needed(plan)
     run = functools.partial(trial, command=command)
-    shown = progress.Progress(3 if operator else 2)
+    shown = output.Progress(3 if operator else 2)
     if operator:
         shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
         shown.done(f"{compiled(plan, command):.1f} s")
@@ -229,7 +229,7 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
     shown.done(in_short(audit.without))
     if options.no_search or verdict.failed or (verdict.agrees and audit.without.agrees):
         return
-    shown = progress.Progress(None)
+    shown = output.Progress(None)
 
     def watched(what: str | None, seen: AuditVerdict | None) -> None:
         if what is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from .. import survey, versions
 from ..catalogue import registry
-from ..upstream import coverage, releases, search, table
+from ..upstream import coverage, search, table
 from .exits import NO_ANSWER, OK
 from .printing import output, upstream
 
@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> int:
     if not bugs and not survey.reference(query):
         bugs = search.search(query, coverage.bugs(known, entries), entries)
     try:
-        release, about = releases.installed(versions.installed("deepspeed") or "", known)[0], ""
-    except releases.UnknownRelease:
+        release, about = table.installed_release(versions.installed("deepspeed") or "", known)[0], ""
+    except table.UnknownRelease:
         release, about = known.releases[-1], "the newest, "
     here = [(bug, bug.on(release)) for bug in bugs if bug.row.has(release)]
     others = [(bug, bug.on(bug.row.last or known.releases[-1])) for bug in bugs if not bug.row.has(release)]

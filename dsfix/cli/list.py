@@ -16,7 +16,7 @@ from ..engine.verdict import Verdict
 from ..outcome import Outcome
 from ..patch import Severity
 from ..settings import Settings
-from ..upstream import releases, table
+from ..upstream import table
 from . import prepare
 from .exits import BAD_USAGE, NO_ANSWER, OK, TROUBLE, CommandError
 from .printing import job_reports, output, upstream
@@ -60,19 +60,19 @@ def run(options: argparse.Namespace) -> int:
     release, remark = None, ""
     try:
         if options.deepspeed is not None:
-            release = releases.named(options.deepspeed, table.load())
+            release = table.release_named(options.deepspeed, table.load())
             heading = f"deepspeed {release}, by version number; in a job the installed source decides"
         else:
             prepare.require_deepspeed()
             heading = survey.heading()
         if options.upstream:
             if release is None:
-                release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
+                release, remark = table.installed_release(versions.installed("deepspeed") or "", table.load())
             return upstream.run(release, f"{heading} ({remark})" if remark else heading, options)
         wanted, settings = options.severity or _SEVERITIES, Settings.read()
         entries = [entry for entry in registry.catalogue().values() if entry.patch.severity.value in wanted]
         listed = [(entry, _verdict(entry, release, settings)) for entry in entries]
-    except releases.UnknownRelease as error:
+    except table.UnknownRelease as error:
         return prepare.report_refusal(
             CommandError(str(error), NO_ANSWER if options.deepspeed is None else BAD_USAGE), options.json
         )

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 from .. import survey, versions
 from .exits import BAD_USAGE, NO_ANSWER, NO_DEEPSPEED, CommandError
@@ -42,7 +41,7 @@ def require_temporary_directory() -> None:
 
 def require_same_packages(command: str) -> None:
     """Raises CommandError if child processes would import a different DeepSpeed, torch or dsfix."""
-    from ..lab.errors import LabUnavailable
+    from ..lab.distributions import LabUnavailable
     from ..lab.isolation import origins
 
     packages = ("deepspeed", "torch", "dsfix")
@@ -78,8 +77,4 @@ def lower_priority() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
+            signal.signal(number, signal.default_int_handler)

@@ -17,7 +17,7 @@ from ..engine.verdict import Verdict
 from ..outcome import STAYS_OUT, Outcome
 from . import prepare
 from .exits import INTERRUPTED, NO_ANSWER, OK, TROUBLE, CommandError
-from .printing import output, progress
+from .printing import output
 from .printing.verify_results import State, VerifiedPatch, as_json, print_rows
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _collect(
             f"dsfix: {total} runs; an estimate follows the first. Ctrl-C stops and prints the results so far",
             file=sys.stderr,
         )
-    shown = progress.Progress(total, alike=True)
+    shown = output.Progress(total, alike=True)
     for row, runs in plan:
         if not runs:
             rows.append(row)

@@ -93,7 +93,9 @@ class Cache:
         with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, TypeError):
             self._path = _path()
             with open(self._path, "rb") as file:
-                ours = _is_trusted(os.fstat(file.fileno()))
+                status = os.fstat(file.fileno())
+                # only this user or root can have written the file, whose code will be run
+                ours = not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
                 digest, content = file.read(_DIGEST), file.read()
             if ours and hashlib.blake2b(content, digest_size=_DIGEST).digest() == digest:  # marshal may crash otherwise
                 return dict(marshal.loads(content))
@@ -127,8 +129,3 @@ def _path() -> Path:
 def digest(key: object) -> bytes:
     """Of anything whose repr is the same in each process."""
     return hashlib.blake2b(repr(key).encode(errors="surrogatepass"), digest_size=_DIGEST).digest()
-
-
-def _is_trusted(status: os.stat_result) -> bool:
-    """Whether only this user or root can have written the file, whose code will be run."""
-    return not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..catalogue import proven
+from ..catalogue import registry
 from ..catalogue.registry import Summary
 from ..outcome import Outcome, Refused
 from ..patch import Change, Edit, Patch, Replace, Source
@@ -60,7 +60,7 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
 def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
     paths, declaration = fingerprint_inputs(patch)
     key = ("source", paths, stamps(filter(None, map(on_disk, paths))), declaration)
-    refusal = cache.cached(key, lambda: [] if proven.applies(fingerprint(paths, declaration)) else _refusal(patch))
+    refusal = cache.cached(key, lambda: [] if registry.is_proven(fingerprint(paths, declaration)) else _refusal(patch))
     return Refused(Outcome(refusal[0][0]), refusal[0][1]) if refusal else None
 
 
@@ -111,8 +111,10 @@ def _check_all(changes: Sequence[Change]) -> None:
         try:
             if isinstance(change, Edit):
                 places(change)
-            elif isinstance(change, Replace) and change.qualname.rpartition(".")[2] not in _text(change.module):
-                raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
+            elif isinstance(change, Replace):
+                name, text = change.qualname.rpartition(".")[2], text_of(_file(change.module)) or ""
+                if name not in text:
+                    raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
         except Refused as refused:
             if refused.outcome is not Outcome.ALREADY_FIXED:
                 raise
@@ -136,10 +138,6 @@ def places(edit: Edit) -> tuple[FunctionSource, list[anchors.Place]]:
         except Refused as error:
             refused = error
     raise refused
-
-
-def _text(module: str) -> str:
-    return text_of(_file(module)) or ""
 
 
 def _file(module: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import log, versions
 from ..outcome import Outcome
 from ..process import report as patch_reports
-from ..rules import Finding, Level, fits
+from ..rules import Level, fits
 from . import GuardError
 from .initialize import Call
 
@@ -55,19 +55,13 @@ def before(call: Call) -> None:
         return
     applied = {patch_report.id for patch_report in patch_reports() if patch_report.outcome is Outcome.APPLIED}
     worst = [
-        finding for finding in checked.findings if finding.level is not Level.NOTE and not _fixed(finding, applied)
+        finding
+        for finding in checked.findings
+        if finding.level is Level.ERROR or (finding.level is Level.WARNING and applied.isdisjoint(finding.patches))
     ]
     if worst:
-        _report(call, list(map(_line, worst)), stop=any(finding.level is Level.ERROR for finding in worst))
-
-
-def _fixed(finding: Finding, applied: set[str]) -> bool:
-    """Whether it is a warning whose patch is applied in this process."""
-    return finding.level is Level.WARNING and bool(applied.intersection(finding.patches))
-
-
-def _line(finding: Finding) -> str:
-    return f"{finding.level.value}: {finding.where or 'config'}: {finding.what} ({finding.remedy}) [{finding.rule}]"
+        lines = [f"{f.level.value}: {f.where or 'config'}: {f.what} ({f.remedy}) [{f.rule}]" for f in worst]
+        _report(call, lines, stop=any(finding.level is Level.ERROR for finding in worst))
 
 
 def _report(call: Call, lines: list[str], stop: bool) -> None:

@@ -38,7 +38,8 @@ class Dispatch:
         return "\n".join(f"  {device}: {some(names, NAMES)}" for device, names in self._outermost().items())
 
     def _outermost(self) -> dict[str, list[str]]:
-        roots = {name for name, module in self.model.named_modules() if any(map(_is_root, _hooks(module)))}
+        hooks = ((name, hook) for name, module in self.model.named_modules() for hook in _hooks(module))
+        roots = {name for name, hook in hooks if getattr(hook, "io_same_device", False) is True}
         if roots.issuperset(self.placed):
             roots = set()
         outermost: dict[str, list[str]] = {}
@@ -125,10 +126,6 @@ def _single(hook: Any) -> Iterator[Any]:
 def _map(module: Any) -> dict[str, Any]:
     device_map = vars(module).get("hf_device_map")
     return device_map if isinstance(device_map, dict) else {}
-
-
-def _is_root(hook: Any) -> bool:
-    return getattr(hook, "io_same_device", False) is True
 
 
 def _above(name: str, placed: dict[str, str]) -> str | None:

@@ -196,15 +196,12 @@ def _cause(held: TensorRef, device: torch.device | None, in_engine: bool, zero3:
         return None
     if held.kind == "attribute":
         return None if tensor.dim() == 0 and tensor.device.type == "cpu" else _PLAIN
-    if zero3 and held.kind == "buffer" and (not in_engine or _present_at_initialize(held.module)):
+    at_initialize = "_external_params" in vars(held.module)  # ZeRO-3 sets it on each module that it finds
+    if zero3 and held.kind == "buffer" and (not in_engine or at_initialize):
         return _LEFT_BEHIND
     if not in_engine:
         return _NOT_MOVED
     return None if held.own_apply and not zero3 else _LATE
-
-
-def _present_at_initialize(module: torch.nn.Module) -> bool:
-    return "_external_params" in vars(module)  # ZeRO-3 sets it on each module that it finds
 
 
 def _described(held: TensorRef, cause: _Cause) -> Misplaced:

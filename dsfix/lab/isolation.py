@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.settings import cache_directory
 
 # What is needed to start this Python, to find its packages, compilers and GPUs, and to select patches. Everything else

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.rank_variables import SCRATCH, free_port, rank_environment
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")

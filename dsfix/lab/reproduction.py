@@ -15,7 +15,7 @@ from typing import Any
 import dsfix
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda.schedule import SCHEDULE
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.rank_variables import rank
 from dsfix.lab.ranks import RankResult, fresh_command, launch

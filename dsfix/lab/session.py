@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dsfix.lab import accelerator, cuda, cuda_device, rank_variables
+from dsfix.lab import accelerator, cuda, rank_variables
 from dsfix.lab.cuda.schedule import Schedule
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.settings import cache_directory
 
@@ -63,8 +63,8 @@ class Lab:
         """The module torch, with a usable device."""
         with _cannot_tell():
             rank_variables.complete_rank_environment(os.environ)
-            if self._kind == "cuda" and not cuda_device.has_gpu():
-                cuda_device.load_emulated()
+            if self._kind == "cuda" and not accelerator.has_gpu():
+                accelerator.load_emulated()
         try:
             import torch
         except ImportError as error:
@@ -148,7 +148,7 @@ class Lab:
             return ""
         if self._kind == "cpu":
             return "CPU"
-        return cuda_device.EMULATED if self.emulated else str(self.torch.cuda.get_device_name())
+        return accelerator.EMULATED if self.emulated else str(self.torch.cuda.get_device_name())
 
     @property
     def rank(self) -> int:

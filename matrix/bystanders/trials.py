@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import launch

@@ -538,7 +538,7 @@ def trial(plan, *, skip=(), patched=True, timeout=0.0, command=None):
     {body}
 
 def ranks(device):
-    from dsfix.lab.errors import LabUnavailable
+    from dsfix.lab.distributions import LabUnavailable
     {ranks}
 
 module = types.ModuleType("dsfix.audit.trial")

@@ -41,9 +41,9 @@ def test_without_a_cache_the_source_is_read(simple):
 
 
 PROVEN = """
-    from dsfix.catalogue import proven
+    from dsfix.catalogue import registry
     from dsfix.engine import verdict
-    proven.applies = lambda digest: digest in {digests!r}
+    registry.is_proven = lambda digest: digest in {digests!r}
     import dsfix, deepspeed.m as m
     patch = dsfix.process._engine.states["cure"].patch
     tell([m.f(1), outcomes()["cure"], verdict.fingerprint(*verdict.fingerprint_inputs(patch))])

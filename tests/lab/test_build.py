@@ -9,8 +9,7 @@ import pytest
 
 from dsfix.lab import cuda
 from dsfix.lab.cuda import compiling
-from dsfix.lab.distributions import TorchBuild, torch_build
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, TorchBuild, torch_build
 from dsfix.settings import cache_directory
 
 BUILD = "from dsfix.lab.cuda.compiling import library; print(library())"

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from ... import survey
-from ...explain.fixes import PatchFix, fixes
+from ...explain.fixes import fixes
 from ...explain.mentions import Versions
 from ...explain.problems import Problem, examined_from
 from ...explain.ranking import FindingRole, RankedFinding
@@ -64,25 +64,15 @@ def _print(finding: RankedFinding, reading: LogReading) -> None:
 
 
 def _about(problem: Problem, patches: Collection[str], named: Versions) -> list[tuple[str, str]]:
+    everywhere = problem.everywhere or "deepspeed" in named.as_dict()
+    hides = " (this removes the message, not its cause)" if problem.role is Role.FOLLOW_UP else ""
     return [
         ("what", problem.what),
-        (_release_note(problem, named), _ranges(problem.affects)),
-        *(("dsfix", _fix(fix, problem)) for fix in fixes(patches, named.alternatives())),
+        ("releases" if everywhere else "only if", _ranges(problem.affects)),
+        *(("dsfix", fix.sentence() + hides) for fix in fixes(patches, named.alternatives())),
         ("else" if patches else "remedy", problem.remedy),
         *(("see", link) for link in problem.evidence[:_LINKS]),
     ]
-
-
-def _fix(fix: PatchFix, problem: Problem) -> str:
-    return (
-        f"{fix.sentence()} (this removes the message, not its cause)"
-        if problem.role is Role.FOLLOW_UP
-        else fix.sentence()
-    )
-
-
-def _release_note(problem: Problem, named: Versions) -> str:
-    return "releases" if problem.everywhere or "deepspeed" in named.as_dict() else "only if"
 
 
 def _ranges(affects: Iterable[Mapping[str, str]]) -> str:

@@ -148,13 +148,20 @@ def _print(job: MergedReports, everything: bool) -> None:
     for text, group in sorted(job.versions.items(), key=lambda item: item[0] != usual):
         print(text if text == usual else f"but {text}: {group.named}")
     rows = [
-        (patch_id, outcome.value, str(group.ranks), str(len(group.processes)), _why(group, outlier))
+        (
+            patch_id,
+            outcome.value,
+            str(group.ranks),
+            str(len(group.processes)),
+            "\n".join(filter(None, (group.reason, group.effect_summary, group.named if outlier else ""))),
+        )
         for patch_id, outcome, group, outlier in _rows(job)
         if everything or _listed(job.patches[patch_id])
     ]
     if rows:
         output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
-    if not everything and (rest := output.count_summary(_unlisted(job))):
+    unlisted = [outcome for states in job.patches.values() if not _listed(states) for outcome in states]
+    if not everything and (rest := output.count_summary(unlisted)):
         print(f"{rest}: `python -m dsfix list --job DIR --verbose` shows them.")
     if job.skipped:
         print(f"{some(job.skipped, _NAMED)}: not a dsfix report, skipped")
@@ -163,14 +170,6 @@ def _print(job: MergedReports, everything: bool) -> None:
 def _listed(states: Mapping[Outcome, Group]) -> bool:
     """Whether a patch has an effect on some rank, is in trouble, or differs between processes."""
     return len(states) > 1 or any(state in _LISTED or state.trouble for state in states)
-
-
-def _unlisted(job: MergedReports) -> list[Outcome]:
-    return [outcome for states in job.patches.values() if not _listed(states) for outcome in states]
-
-
-def _why(group: Group, outlier: bool) -> str:
-    return "\n".join([*filter(None, (group.reason, group.effect_summary)), *([group.named] if outlier else [])])
 
 
 def _reason(row: Mapping[str, Any]) -> str:

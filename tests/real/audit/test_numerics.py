@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch")
 
 from dsfix.audit import learning_rates, model, muon, reference  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
-from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
+from dsfix.audit.pieces import Part, Piece, Record, Step, join  # noqa: E402  # noqa: E402
 from dsfix.audit.plan import Plan, Unsupported  # noqa: E402
-from dsfix.audit.record import Record, Step  # noqa: E402
 
 
 def config(precision="fp32", clip=1.0, **more):
