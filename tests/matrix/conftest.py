@@ -96,13 +96,6 @@ def package_index(monkeypatch):
 
 
 @pytest.fixture
-def no_index(monkeypatch):
-    """PIP_INDEX_URL points to a closed port."""
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-@pytest.fixture
 def stand_in(tmp_path, dsfix_in):
     """`python -m matrix` on stand-in releases with a stand-in catalogue."""
     dsfix_in(tmp_path)

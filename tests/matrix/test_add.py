@@ -1,7 +1,6 @@
 """A new release is added to the table with its facts, and every patch's verdict there is reported."""
 
 import argparse
-import dataclasses
 import functools
 
 import pytest
@@ -11,7 +10,7 @@ from dsfix.cli.exits import CommandError
 from dsfix.engine.verdict import Verdict
 from dsfix.outcome import Outcome
 from dsfix.upstream import table as known_bugs
-from matrix import add, environments, source_proof, table, toxini
+from matrix import add, source_proof, table, toxini
 from matrix.changed import command as changed
 
 CURRENT = table.load()
@@ -79,32 +78,6 @@ def test_a_new_release(checkout, package_index, capsys, how):
     assert capsys.readouterr().out == f"No release is newer than {following(how)}.\n"
 
 
-def test_a_release_that_cannot_be_run_here_is_added(checkout, package_index, capsys, monkeypatch):
-    def report(*_):
-        raise environments.Unavailable("no torch")
-
-    monkeypatch.setattr(changed, "report", report)
-    offer_table(package_index)
-    package_index.offer("99.0.0")
-    add.run(COMMAND)
-    assert "deepspeed 99.0.0 was not run: no torch\n" in capsys.readouterr().out
-    assert table.load().releases[-1].deepspeed == "99.0.0"
-
-
-def test_an_index_that_lacks_known_releases_is_rejected(checkout, package_index):
-    package_index.offer("0.14.2")
-    with pytest.raises(CommandError, match=f"does not have deepspeed {NEWEST.deepspeed}, which is in the table"):
-        add.run(COMMAND)
-
-
-def test_an_older_release_that_the_table_lacks_does_not_become_the_newest():
-    older = dataclasses.replace(NEWEST, deepspeed="0.14.6", sampled=False)
-    extended = add.with_releases(CURRENT, [older])
-    assert [release.deepspeed for release in extended.releases].index("0.14.6") == 19
-    assert extended.release("0.14.6") == older
-    assert extended.releases[-1] == NEWEST
-
-
 def test_an_index_that_fails_is_a_complaint_and_changes_nothing(checkout, package_index):
     package_index.offer("99.0.0", hashes={"sha256": "0" * 64})
     before = (checkout / "releases.json").read_bytes()
@@ -133,6 +106,7 @@ def test_advice_on_a_patch(inside, number, hidden, faults, expected, work):
     assert bool(cell.mismatches()) == work
 
 
-def test_the_version_gate_knows_the_newest_release_of_the_table():
-    text = add.GATE.read_text(encoding="utf-8")
-    assert add.proven(text, CURRENT) == text
+@pytest.mark.parametrize(("path", "updated"), [(add.GATE, add.proven), (toxini.PATH, toxini.updated)])
+def test_what_the_command_writes_is_up_to_date(path, updated):
+    text = path.read_text(encoding="utf-8")
+    assert updated(text, CURRENT) == text

@@ -1,6 +1,5 @@
 """The committed table is consistent, and is written as it is read."""
 
-import datetime
 import re
 
 import pytest
@@ -18,11 +17,7 @@ def test_every_release_appears_once_and_none_is_a_pre_release():
     assert len(set(versions)) == len(versions)
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", each.deepspeed) for each in RELEASES)
     assert versions[0] == Version("0.12.0")
-
-
-def test_release_dates_are_in_the_past():
-    for each in RELEASES:
-        assert datetime.date(2023, 11, 1) < datetime.date.fromisoformat(each.released) <= datetime.date.today()
+    assert RELEASES[-1].sampled
 
 
 def test_environments_meet_the_requirements_of_their_releases():
@@ -37,10 +32,6 @@ def test_every_environment_is_used():
     known = table.load()
     assert [each.deepspeed for each in known.run_in("torch-2.4.1")][-1] == "0.16.4"
     assert all(known.run_in(name) for name in known.environments)
-
-
-def test_the_newest_release_is_sampled():
-    assert RELEASES[-1].sampled
 
 
 def test_what_is_written_is_what_is_read(tmp_path):
