@@ -44,6 +44,11 @@ PATCHES = {
         "if os.environ.get('DSFIX_SKIP'): raise BugPresent('seen')",
         "'changes': (Provide('colorsys', 'x', lambda module: 1),)",
     ),
+    "one_rank_sees_it": (
+        "if missing: raise BugPresent('seen on rank 1') if lab.rank == 1 else RuntimeError('no peer')",
+        "'ranks': 2",
+    ),
+    "one_rank_waits": ("signal.pause() if lab.rank == 0 else os._exit(3)", "'ranks': 2"),
     "not_for_this": ("", OLD),
     "older_than_claimed": (BUG, OLD),
     "off_by_default": (BUG, "'default': False"),
@@ -107,6 +112,8 @@ def patches_of(done):
         ("raises", "no answer", 1),
         ("raises_with_it", "no answer", 1),
         ("gone_by_itself", "no answer", 1),
+        ("one_rank_sees_it", "fixed", 0),
+        ("one_rank_waits", "no answer", 1),
         ("not_for_this", "no bug", 0),
         ("older_than_claimed", "bug", 1),
         ("off_by_default", "fixed", 0),
@@ -148,6 +155,7 @@ def test_no_answer_prints_the_last_lines(verify):
     done = verify("dies")
     assert "signal SIGSEGV" in done.stdout
     assert "    Segmentation fault" in done.stdout
+    assert "rank 1 ended with exit status 3" in verify("one_rank_waits").stdout  # not of the rank that waits for it
 
 
 def test_time_limit(verify):
