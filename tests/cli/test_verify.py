@@ -1,13 +1,13 @@
 """`verify` with its own catalogue, whose bugs are in the standard library; torch and DeepSpeed are stand-ins."""
 
 import json
-import os
-import select
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from tests.processes import Fifo
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
 
@@ -58,19 +58,6 @@ PATCHES = {
     ),
     "kind": ("return f'nice {os.nice(0)}, {lab.world_size} ranks, {os.environ[\"OMP_NUM_THREADS\"]} threads'", ""),
 }
-
-
-class Fifo:
-    """Shows when its writer has started, and when it is dead."""
-
-    def __init__(self, path):
-        os.mkfifo(path)
-        self.path = path
-        self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-
-    def read(self):
-        assert select.select([self.end], [], [], 60)[0], "the writer neither writes nor dies"
-        return os.read(self.end, 1)
 
 
 @pytest.fixture
@@ -208,9 +195,9 @@ def pausing(verify, tmp_path_factory):
     """A `verify` that has finished one patch and pauses in the reproduction of the next; its FIFO and TMPDIR."""
     fifo = Fifo(tmp_path_factory.mktemp("fifo") / "fifo")
     temporary = tmp_path_factory.mktemp("tmp")
-    verify.add("pauses", f"end = os.open({str(fifo.path)!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()")
+    verify.add("pauses", f"end = os.open({fifo.path!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()")
     process = verify.environment.start("verify", "fixes", "pauses", DSFIX_ONLY="", TMPDIR=str(temporary))
-    assert fifo.read() == b"x"
+    assert fifo.read(1) == b"x"
     yield process, fifo, temporary
     process.kill()
     process.communicate()
@@ -225,16 +212,16 @@ def test_interrupted(pausing, number):
     assert "with: the name is there" in stdout
     assert "Interrupted: 1 of 2 patches were done." in stdout
     assert "Traceback" not in stderr
-    assert fifo.read() == b""  # the reproduction is dead
+    assert fifo.all_dead()  # the reproduction
     assert list(temporary.iterdir()) == []
 
 
 def test_interrupted_between_the_two_runs_of_a_patch(verify, tmp_path_factory):
     fifo = Fifo(tmp_path_factory.mktemp("fifo") / "fifo")
-    pause = f"end = os.open({str(fifo.path)!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()"
+    pause = f"end = os.open({fifo.path!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()"
     verify.add("half", f"if missing: raise BugPresent('it was seen')\n    {pause}")
     process = verify.environment.start("verify", "half", DSFIX_ONLY="")
-    assert fifo.read() == b"x"
+    assert fifo.read(1) == b"x"
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate()
     assert process.returncode == 130, stderr
@@ -247,7 +234,7 @@ def test_killed(pausing):
     process, fifo, _ = pausing
     process.kill()
     process.communicate()
-    assert fifo.read() == b""
+    assert fifo.all_dead()
 
 
 def test_a_closed_pipe_does_not_hide_the_exit_status(verify):

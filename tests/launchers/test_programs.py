@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from dsfix.catalogue import registry
+from dsfix.lab.rank_variables import free_port
 
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -99,10 +99,7 @@ def test_the_elastic_agent(start, tmp_path, whole):
 def saved(start, tmp_path_factory):
     """The directory of a checkpoint of 0.15.1, which is written without dsfix."""
     directory = tmp_path_factory.mktemp("checkpoint") / "saved"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = ("python", str(PROGRAMS / "save.py"), str(directory), port)
+    command = ("python", str(PROGRAMS / "save.py"), str(directory), str(free_port()))
     assert start(*command, with_dsfix=False, **variables("0.15.1")).status == 0
     return directory
 

@@ -27,7 +27,7 @@ def test_all_cells_are_run_once(stand_in):
     assert "5 cells, 5 to run" in stand_in.matrix("run_proof", "--again").stdout
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130)])
 def test_finished_cells_survive_an_interruption(stand_in, number, status):
     fifo = stand_in.root / "fifo"
     os.mkfifo(fifo)
