@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 def variables(release):
     """The variables with which this release is imported from its own directory."""
-    directory = Path(os.environ[f"DEEPSPEED_{release.replace('.', '_')}"])
+    directory = Path(sys.prefix, f"deepspeed-{release}")
     paths = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
     return {"PYTHONPATH": paths, "LAUNCHER": str(directory / "bin" / "deepspeed"), "LOCAL_SIZE": "2"}
 
