@@ -18,6 +18,8 @@ import venv
 from datetime import date
 from pathlib import Path
 
+import page
+
 import dsfix
 from dsfix.start import DIRECTORY, pth
 
@@ -76,7 +78,7 @@ def nanoseconds_per_import() -> float:
     import _dsfix_start  # type: ignore[import-not-found]
 
     finder = sys.meta_path.pop(0)
-    assert isinstance(finder, _dsfix_start.Finder)
+    assert isinstance(finder, _dsfix_start.DeepSpeedFinder)
     return 1e9 * min(timeit.repeat(lambda: finder.find_spec("numpy", None, None), number=100_000, repeat=5)) / 100_000
 
 
@@ -85,7 +87,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=500)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
-    page = f"""# Start-up cost of Python processes that never import DeepSpeed
+    text = f"""Of processes that never import DeepSpeed.
 
 `tox run -e bench-start` on {date.today()}: dsfix {dsfix.__version__}, Python {platform.python_version()}, \
 {os.cpu_count()} cores, {options.pairs} alternating starts of each kind, CPU time. Limit: 1 ms.
@@ -94,9 +96,7 @@ def main() -> None:
 
 Each later import of a module takes {nanoseconds_per_import():.0f} ns more.
 """
-    print(page)
-    if options.write is not None:
-        options.write.write_text(page, encoding="utf-8")
+    page.update_costs(options.write, page.START, text)
 
 
 if __name__ == "__main__":

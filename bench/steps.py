@@ -21,6 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matrix  # noqa: F401 isort: skip  takes the checkout, whose dsfix/ has no patches, off sys.path again
 
+import page
+
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.ranks import launch
 from matrix.bystanders import space, trials
@@ -79,7 +81,6 @@ def main() -> int:
     chosen = f" --parameters {options.parameters}" if options.parameters else ""
     jobs = "a module with many parameters" if options.parameters else "common settings"
     lines = [
-        "# What a step costs with dsfix\n",
         f"CPU time of a step of DeepSpeed {options.release} on rank 0 with all patches that apply, relative to",
         f"without, on {jobs}: median and quartiles of the rounds of",
         f"`python -m tox run -e bench-steps -- --rounds {options.rounds}{chosen}`.",
@@ -93,10 +94,7 @@ def main() -> int:
         )
         low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
         lines.append(f"| {shown} | {middle:.3f} | {low:.3f} to {high:.3f} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if options.write:
-        options.write.write_text(text, encoding="utf-8")
+    page.update_costs(options.write, page.STEP, "\n".join(lines))
     return 0
 
 

@@ -18,9 +18,11 @@ import sys
 from datetime import date
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # `page`
+
 from children import Broken
 from kills import kills
-from page import section, update
+from page import update
 from steps import steps
 from threads import threads
 
@@ -47,10 +49,10 @@ def main() -> int:
             found = PARTS[part](options)
         except Broken as broken:
             found, status = f"Failed: {broken}", 1
-        sections[part] = section(part, command, conditions, found)
-        print(sections[part], flush=True)
+        sections[part.capitalize()] = text = f"{command}, {conditions}\n\n{found}"
+        print(text, flush=True)
         if options.write:
-            update(options.write, PARTS, sections)
+            update(options.write, "Long runs and faults", map(str.capitalize, PARTS), sections)
     return status
 
 
