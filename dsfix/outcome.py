@@ -23,7 +23,7 @@ class Outcome(enum.Enum):
         return self in REMEDY
 
 
-STAYS_OUT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
+BUG_ABSENT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
 """The outcomes of a patch whose bug is absent."""
 
 REMEDY = {
@@ -35,7 +35,7 @@ REMEDY = {
 """What a user can do about each kind of trouble; `{id}` is the patch's id."""
 
 
-class Refused(Exception):
+class ChangeRefused(Exception):
     """A change is not made, for a known reason: `outcome` and a sentence. Nothing has been changed."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
@@ -63,12 +63,12 @@ class UnknownPatch(LookupError):
         super().__init__(f"no patch is called {patch_id!r}{hint}")
 
 
-def describe(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An unexpected exception, as a reason."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def some(names: Iterable[str], most: int) -> str:
+def shortened_list(names: Iterable[str], most: int) -> str:
     """The first `most` names, and how many more there are."""
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")

@@ -24,7 +24,7 @@ _NAMES = (
     *("DSFIX_LOG_LEVEL", "DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
 )
 _INTERNAL = re.compile("DSFIX_(?:LAB|TESTING)_")  # for processes that dsfix itself starts
-_SHOWN = 3  # unknown variables
+_MAX_NAMED = 3  # unknown variables
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 HASHES_REPEAT = not sys.flags.ignore_environment and os.environ.get("PYTHONHASHSEED", "random") not in ("", "random")
@@ -38,7 +38,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically, creating its folder if necessary. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -99,8 +99,8 @@ class Settings(NamedTuple):
         named = [each for each in sorted(env) if each.startswith("DSFIX_")]
         named = [each for each in named if each not in _NAMES and not _INTERNAL.match(each)]
         if named:
-            shown = ", ".join(f"{each}{_nearest(each)}" for each in named[:_SHOWN])
-            more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+            shown = ", ".join(f"{each}{_suggestion(each)}" for each in named[:_MAX_NAMED])
+            more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
             complaints.append(f"dsfix has no variable {shown}{more}: ignored")
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
@@ -141,7 +141,7 @@ class Settings(NamedTuple):
         return None
 
 
-def _nearest(name: str) -> str:
+def _suggestion(name: str) -> str:
     import difflib
 
     near = difflib.get_close_matches(name, _NAMES, n=1)

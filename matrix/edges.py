@@ -62,7 +62,7 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
     return results
 
 
-def ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+def range_ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
     """The first and the last claimed release, and the nearest unclaimed one after them, else before them, in order."""
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
     if not inside:
@@ -72,7 +72,7 @@ def ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> lis
     return [releases[number] for number in sorted({first, last, beyond}) if number >= 0]
 
 
-def near(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+def claimed_and_neighbours(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
     """The claimed releases, the two on either side of them, and the last release, in order."""
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
     indices = {number + step for number in inside for step in range(-2, 3)} | {len(releases) - 1}

@@ -37,7 +37,7 @@ def print_errors(name: str, sentences: Iterable[str]) -> int:
     return TROUBLE if complaints else OK
 
 
-class Meter:
+class Progress:
     """Prints now and then on standard error how many of `total` cells are finished."""
 
     def __init__(self, total: int) -> None:

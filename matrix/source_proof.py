@@ -19,7 +19,7 @@ from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import OK, TROUBLE, CommandError
 from dsfix.cli.printing import output
 from dsfix.engine.verdict import Verdict
-from dsfix.outcome import STAYS_OUT, Outcome, UnknownPatch
+from dsfix.outcome import BUG_ABSENT, Outcome, UnknownPatch
 from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 
@@ -52,7 +52,7 @@ class SourceCell:
         """What contradicts the claim; each completes a sentence that begins with the release."""
         where = "inside" if self.inside else "outside"
         results = []
-        expected = (Outcome.PENDING,) if self.inside else STAYS_OUT
+        expected = (Outcome.PENDING,) if self.inside else BUG_ABSENT
         for how, verdict in (("", self.number), (" with its number hidden", self.source)):
             if verdict.outcome not in expected:
                 results.append(f", {where} its range{how}, it is {verdict.outcome.value}: {verdict.reason}")
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         results += end_of_range(entry, mine) if checked == len(releases) else []
         rows.append(_row(entry.id, mine, len(results)))
         mismatches += results
-    print(versions.described("torch", "numpy", "python"))
+    print(versions.versions_text("torch", "numpy", "python"))
     output.print_table(_COLUMNS, rows)
     for each in missing:
         print(f"deepspeed {each.release} was not checked: {each.reason}")

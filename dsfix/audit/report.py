@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..catalogue import registry
-from ..outcome import some
+from ..outcome import shortened_list
 from .agreement import AuditVerdict, Difference
 from .plan import Plan
 from .resolve import ResolvedConfig
@@ -140,7 +140,7 @@ def sentence(difference: Difference) -> str:
     where = f"step {difference.step + 1}"
     if difference.what == "error":
         return f"{phase}{where} fails with {difference.detail}"
-    of = f" of {some(difference.names, _NAMES)}" if difference.names else ""
+    of = f" of {shortened_list(difference.names, _NAMES)}" if difference.names else ""
     return f"{phase}from {where} on, {_subject(difference)}{of}: {difference.detail or _amount(difference)}"
 
 

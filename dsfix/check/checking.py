@@ -21,7 +21,7 @@ from ..doctor.memory import physical
 from ..doctor.platform import wsl
 from ..job import AUTO
 from ..outcome import Outcome
-from ..rules import Finding, findings, fits, load
+from ..rules import Finding, all_in_range, findings, load
 from ..settings import Settings
 from . import accelerate, arguments, extract, keys
 from .facts import Facts, is_inference, name_of
@@ -59,10 +59,10 @@ class CheckResult:
 
     def _state(self, entry: registry.Entry) -> tuple[str, str]:
         if self.installed:
-            verdict = survey.decide(entry, Settings.read())
+            verdict = survey.verdict_of(entry, Settings.read())
             word = "applies here" if verdict.outcome is Outcome.PENDING else verdict.outcome.value
             return word, verdict.reason
-        affected = fits(entry.patch.affects, _versions(self.release))
+        affected = all_in_range(entry.patch.affects, _versions(self.release))
         claim = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
         return ("would apply" if affected else "not-affected"), f"affects {claim}"
 

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         }
         output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **payload})
     elif bugs:
-        print(survey.heading())
+        print(survey.versions_line())
         _print(f"in {about}deepspeed {release}", [upstream.line(*each) for each in here])
         lines = [(bug.row, upstream.line(bug, answer)) for bug, answer in others]
         newest = known.releases[-1]
@@ -61,4 +61,4 @@ def _print(group: str, lines: Iterable[tuple[str, str]]) -> None:
     for name, text in lines:
         once.setdefault(name, text)  # several rows of the table may have one patch
     heading = f"{group}: top {_MOST} of {len(once)}" if len(once) > _MOST else group
-    output.print_lines([(heading, *line) for line in [*once.items()][:_MOST]])
+    output.print_grouped([(heading, *line) for line in [*once.items()][:_MOST]])

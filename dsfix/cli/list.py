@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
             heading = f"deepspeed {release}, by version number; in a job the installed source decides"
         else:
             prepare.require_deepspeed()
-            heading = survey.heading()
+            heading = survey.versions_line()
         if options.upstream:
             if release is None:
                 release, remark = table.installed_release(versions.installed("deepspeed") or "", table.load())
@@ -90,7 +90,7 @@ def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdi
     """The verdict on the installed DeepSpeed, or by the version number of a release."""
     patch = entry.patch
     if release is None:
-        return survey.decide(entry, settings)
+        return survey.verdict_of(entry, settings)
     why = settings.disabled(entry.id, patch.default, patch.severity.value)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
@@ -121,7 +121,7 @@ def _print(listed: _Listed, verbose: bool) -> None:
         rows = [(each.id, output.outcome_label(verdict.outcome), _why(each, verdict)) for each, verdict in ordered]
         output.print_table(("patch", "here", "why"), rows)
     else:
-        output.print_lines(
+        output.print_grouped(
             [_line(*each) for each in ordered if each[1].outcome is Outcome.PENDING or each[1].outcome.trouble]
         )
     use = "Put `import dsfix` on the first line of the script. " if counts else ""
@@ -147,5 +147,5 @@ def _why(entry: Entry, verdict: Verdict) -> str:
         affects = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
         lines[1] = f"{verdict.reason.partition(': ')[0]}; affects {affects}"  # `show` lists the changed functions
     if entry.distribution in registry.plugin_distributions():
-        lines.append(f"from {versions.described(entry.distribution) or entry.distribution}")
+        lines.append(f"from {versions.versions_text(entry.distribution) or entry.distribution}")
     return "\n".join(lines)

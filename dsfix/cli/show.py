@@ -16,7 +16,7 @@ from ..upstream import table
 from ..upstream.coverage import Bug
 from .exits import OK, TROUBLE
 from .printing import output, upstream
-from .printing.upstream import Story
+from .printing.upstream import Details
 
 NAME = "show"
 HELP = "show one bug: what users see, what the patch does, upstream links, and whether the patch applies here"
@@ -29,12 +29,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        entries, bugs = survey.entries(options.id), list[Bug]()
+        entries, bugs = survey.find_entries(options.id), list[Bug]()
     except UnknownPatch:
         entries, bugs = [], upstream.lookup(options.id)
         if not bugs:
             raise
-    verdicts = [(entry, survey.decide(entry, Settings.read())) for entry in entries]
+    verdicts = [(entry, survey.verdict_of(entry, Settings.read())) for entry in entries]
     last = table.load().releases[-1]
     answers = [(bug, bug.on(bug.row.last or last)) for bug in bugs]
     if options.json:
@@ -74,7 +74,7 @@ def _as_json(entry: Entry, verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _story(entry: Entry, verdict: Verdict) -> Story:
+def _story(entry: Entry, verdict: Verdict) -> Details:
     """The patch's docstring, and facts about it."""
     patch = entry.patch
     parts = (" ".join(part.split()) for part in _BETWEEN.split(inspect.cleandoc(entry.docstring)))
@@ -87,7 +87,7 @@ def _story(entry: Entry, verdict: Verdict) -> Story:
         "symptom": [patch.symptom or "none (silent)"],
         "changes": _changes(patch),
         "upstream": [f"{link} ({what})" for link, what in patch.upstream.items()],
-        "from": [versions.described(entry.distribution) or entry.distribution],
+        "from": [versions.versions_text(entry.distribution) or entry.distribution],
         "file": [str(entry.module.__file__)],
     }
     return [f"{entry.id}: {patch.title}", *parts], [

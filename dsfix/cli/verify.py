@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from .. import survey
 from ..catalogue import registry
 from ..engine.verdict import Verdict
-from ..outcome import STAYS_OUT, Outcome
+from ..outcome import BUG_ABSENT, Outcome
 from . import prepare
 from .exits import INTERRUPTED, NO_ANSWER, OK, TROUBLE, CommandError
 from .printing import output
-from .printing.verify_results import State, VerifiedPatch, as_json, print_rows
+from .printing.verify_results import State, VerifiedPatch, as_json, print_results
 
 if TYPE_CHECKING:
     from ..lab.reproduction import Sighting
@@ -55,7 +55,7 @@ def _seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    named = survey.named(options.ids)
+    named = survey.find_all_entries(options.ids)
     try:
         prepare.require_deepspeed()
         prepare.require_temporary_directory()
@@ -63,7 +63,9 @@ def run(options: argparse.Namespace) -> int:
     except CommandError as complaint:
         return prepare.report_refusal(complaint, options.json)
     verdicts = _verdicts(named)
-    entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
+    entries = named or [
+        entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in BUG_ABSENT
+    ]
     rows: list[VerifiedPatch] = []
     interrupted = False
     prepare.lower_priority()
@@ -71,13 +73,13 @@ def run(options: argparse.Namespace) -> int:
         _collect(entries, verdicts, bool(named), options.timeout, rows)
     except KeyboardInterrupt:
         interrupted = True
-    not_run = [verdict.outcome for verdict in verdicts.values() if not named and verdict.outcome in STAYS_OUT]
+    not_run = [verdict.outcome for verdict in verdicts.values() if not named and verdict.outcome in BUG_ABSENT]
     status = INTERRUPTED if interrupted else _status(row.state for row in rows)
     try:
         if options.json:
             output.print_json(as_json(rows, not_run, interrupted))
         else:
-            print_rows(rows, not_run, len(entries) if interrupted else None)
+            print_results(rows, not_run, len(entries) if interrupted else None)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader is gone; keep the exit status
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -80,7 +80,7 @@ def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterato
     yield from sorted(results, key=lambda segment: segment.lines[0].number)
 
 
-def around(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
+def hit_neighbourhoods(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
     """Yields the lines of all processes around the hits, in the order of the log."""
     for begin, end in _spans(lines, hits, 0, len(lines)):
         yield Segment(lines[begin:end], chained=False)

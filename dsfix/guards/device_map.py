@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import log
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError, dispatch
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def before(call: Call) -> None:
     if call.settings.device_map == "off":
         return
     here = _device(call)
-    result = dispatch.find(call.model, here)
+    result = dispatch.find_dispatch(call.model, here)
     if result is None:
         return
     refuse_offloaded(result, REMEDY)
@@ -64,13 +64,13 @@ def refuse_offloaded(found: dispatch.Dispatch, remedy: str) -> None:
     if found.offloaded:
         raise GuardError(
             "the model was loaded with device_map, which offloaded parts of it: their parameters are on meta, and "
-            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {some(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
+            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {shortened_list(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
         )
 
 
 def repair(found: dispatch.Dispatch, then: str) -> None:
     count = found.remove()
-    log.inform(f"DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from {count} modules; {then}")
+    log.info_on_rank_zero(f"DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from {count} modules; {then}")
 
 
 def _device(call: Call) -> str:

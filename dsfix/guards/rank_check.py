@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import log
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError
 from .statement import Group, Statement, differences
 
@@ -113,7 +113,7 @@ class StatementStore:
 
 def _named(ranks: tuple[int, ...], of: dict[int, str]) -> str:
     hosts = list(dict.fromkeys(of[rank] for rank in ranks))
-    return f"{_ranks(ranks)} ({some(hosts, _HOSTS)})"
+    return f"{_ranks(ranks)} ({shortened_list(hosts, _HOSTS)})"
 
 
 def _ranks(numbers: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from .. import __version__, process, versions
-from ..outcome import Outcome, some
+from ..outcome import Outcome, shortened_list
 
 _FIXED = {Outcome.APPLIED.value, Outcome.PENDING.value}
 _ABSENT = "not in the catalogue"
@@ -95,7 +95,7 @@ def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
     for (number, outcome, why, usual), ids in kinds.items():
         yield (
             groups[number][0],
-            f"{some(ids, _SHOWN)}: {outcome}{f' ({why})' if why else ''}, elsewhere {usual}",
+            f"{shortened_list(ids, _SHOWN)}: {outcome}{f' ({why})' if why else ''}, elsewhere {usual}",
         )
 
 

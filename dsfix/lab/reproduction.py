@@ -21,7 +21,7 @@ from dsfix.lab.rank_variables import rank
 from dsfix.lab.ranks import RankResult, fresh_command, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 from dsfix.versions import installed
 
 _TAIL_LINES = 20
@@ -161,5 +161,5 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
 def main(patch_id: str, directory: str) -> int:
     """Writes what this rank saw; returns 0 only for "no-bug", so that other ranks do not wait for it."""
     sighting = _reproduce(patch_id)
-    write_whole(_result_file(Path(directory), rank()), json.dumps(sighting).encode())
+    write_atomically(_result_file(Path(directory), rank()), json.dumps(sighting).encode())
     return 0 if sighting["outcome"] == "no-bug" else 1

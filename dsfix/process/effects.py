@@ -39,13 +39,13 @@ _engine: weakref.ref[Any] | None = None
 _on_first: Callable[[], None]
 
 
-def follow(on_first: Callable[[], None]) -> None:
+def start_recording(on_first: Callable[[], None]) -> None:
     """Starts over, also in a forked child: no patch has been reached, and `on_first` is called when one first is."""
     global _on_first
     _on_first = on_first
     for each in (_reached, _effects, _logged):
         each.clear()
-    atexit.unregister(_count)  # the parent's lines
+    atexit.unregister(_log_total)  # the parent's lines
 
 
 def count_steps_of(engine: Any) -> None:
@@ -60,7 +60,7 @@ def took_effect(patch: str, what: str, *values: object) -> None:
     were divided by %s".
     """
     if patch not in _effects:
-        _first(patch, what % values)
+        _record_first(patch, what % values)
 
 
 def ran(patch: str) -> None:
@@ -86,7 +86,7 @@ for _each in (took_effect, ran, is_unreported, has_not_run):
 added_globals[EFFECTS] = sys.modules[__name__]
 
 
-def _first(patch: str, what: str) -> None:
+def _record_first(patch: str, what: str) -> None:
     _reached.add(patch)
     _effects[patch] = effect = Effect(_step(), what)
     if log.rank() == 0:
@@ -94,14 +94,16 @@ def _first(patch: str, what: str) -> None:
         _logged.add(patch_id)
         if len(_logged) <= _LINES:
             with contextlib.suppress(Exception):  # raised by the application's handlers: never let dsfix break the step
-                log.inform(f"{patch_id} took effect, {effect}")
+                log.info_on_rank_zero(f"{patch_id} took effect, {effect}")
         elif len(_logged) == _LINES + 1:
-            atexit.register(_count)
+            atexit.register(_log_total)
     _on_first()
 
 
-def _count() -> None:
-    log.inform(f"{len(_logged)} patches took effect in total; {len(_logged) - _LINES} were not logged individually")
+def _log_total() -> None:
+    log.info_on_rank_zero(
+        f"{len(_logged)} patches took effect in total; {len(_logged) - _LINES} were not logged individually"
+    )
 
 
 def _step() -> int | None:

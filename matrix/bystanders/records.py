@@ -24,7 +24,7 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import CommandError
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 from matrix import fingerprints, proofs
 from matrix.bystanders import space
 from matrix.bystanders.comparison import State, Verdict
@@ -160,7 +160,7 @@ def preferred(releases: Iterable[str]) -> str:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    write_whole(directory / f"{record.release}.txt", _written(record).encode())
+    write_atomically(directory / f"{record.release}.txt", _written(record).encode())
 
 
 def _written(record: Record) -> str:

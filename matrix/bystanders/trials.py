@@ -18,7 +18,7 @@ from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import launch
-from dsfix.settings import cache_directory, write_whole
+from dsfix.settings import cache_directory, write_atomically
 from matrix import environments
 from matrix.bystanders.space import Job
 
@@ -86,7 +86,7 @@ class Trials(ExitStack):
             return result
         result = self._run(job, variant)
         if cache_file is not None and not result.late:  # a busy machine may be the reason for a timeout
-            write_whole(cache_file, pickle.dumps(result))
+            write_atomically(cache_file, pickle.dumps(result))
         return result
 
     def _run(self, job: Job, variant: str) -> JobResult:

@@ -50,7 +50,7 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     every = space.samples(space.jobs_of(new))
     print(f"deepspeed {old} to {new}: {len(changes)} functions changed, {len(every)} jobs", flush=True)
     results: dict[str, JobResult] = {}
-    meter = runner.Meter(len(every))
+    meter = runner.Progress(len(every))
     with (
         Marked(old, new) as trials,
         runner.run_parallel(every, lambda job: trials.run(job, NONE), at_a_time) as ended,
@@ -66,7 +66,7 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     ids = list(itertools.islice(covering(reached), compare))
     chosen = [job for job in every if job.id in ids]
     print(f"{len(chosen)} jobs reach what any job does:", flush=True)
-    meter = runner.Meter(len(chosen))
+    meter = runner.Progress(len(chosen))
     with (
         Trials(old, marks=False) as before,
         Trials(new, marks=False) as after,

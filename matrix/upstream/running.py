@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from matrix.runner import Meter
+from matrix.runner import Progress
 from matrix.upstream import fixes, records, selection
 from matrix.upstream.processes import Ended
 from matrix.upstream.records import VARIANTS, Record, Run
@@ -37,7 +37,7 @@ def run(record: Record, session: Tests, tests: Sequence[str], again: bool = Fals
     print(f"deepspeed {record.release}, tests of {record.tests}: {len(rest)} of {len(tests)} to run", flush=True)
     if rest:
         session.build()
-    meter = Meter(len(rest))
+    meter = Progress(len(rest))
     for group in _groups(rest):
         for variant in VARIANTS:
             for ended in session.run(variant, [each for each in group if not record.runs[each].outcomes(variant)]):

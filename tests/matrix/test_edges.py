@@ -32,12 +32,16 @@ def claiming(affects):
         (edges.edges, {"deepspeed": ">=0.11,<0.14", "torch": "<2"}, ["0.16.0"]),
         (edges.edges, {"deepspeed": "<0.10", "torch": ">=2.13", "python": ">=3.11"}, ["0.9.0", "0.10.0", "0.16.0"]),
         (edges.edges, {"deepspeed": "<0.10", "transformers": ">=4"}, ["0.16.0"]),
-        (edges.ends, {"deepspeed": ">=0.10,<0.13"}, ["0.10.0", "0.12.0", "0.13.0"]),
-        (edges.ends, {"deepspeed": ">=0.12"}, ["0.11.0", "0.12.0", "0.16.0"]),
-        (edges.ends, {"deepspeed": "<0.12", "torch": "<2"}, []),
-        (edges.near, {"deepspeed": "==0.11.0"}, ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.16.0"]),
-        (edges.near, {"deepspeed": "<0.10"}, ["0.9.0", "0.10.0", "0.11.0", "0.16.0"]),
-        (edges.near, {"deepspeed": ">=0.15"}, ["0.13.0", "0.14.0", "0.15.0", "0.16.0"]),
+        (edges.range_ends, {"deepspeed": ">=0.10,<0.13"}, ["0.10.0", "0.12.0", "0.13.0"]),
+        (edges.range_ends, {"deepspeed": ">=0.12"}, ["0.11.0", "0.12.0", "0.16.0"]),
+        (edges.range_ends, {"deepspeed": "<0.12", "torch": "<2"}, []),
+        (
+            edges.claimed_and_neighbours,
+            {"deepspeed": "==0.11.0"},
+            ["0.9.0", "0.10.0", "0.11.0", "0.12.0", "0.13.0", "0.16.0"],
+        ),
+        (edges.claimed_and_neighbours, {"deepspeed": "<0.10"}, ["0.9.0", "0.10.0", "0.11.0", "0.16.0"]),
+        (edges.claimed_and_neighbours, {"deepspeed": ">=0.15"}, ["0.13.0", "0.14.0", "0.15.0", "0.16.0"]),
     ],
 )
 def test_releases_around_a_claim(which, affects, expected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Match, error, fits, note, warning
+from ...rules import Match, all_in_range, error, note, warning
 from ..accelerate import PLACES
 from ..facts import Facts, name_of
 from ..placeholders import takes_text
@@ -81,7 +81,7 @@ def accelerate_zero3(facts: Facts) -> Iterator[Match]:
         return
     if accelerate.block.get("zero3_init_flag") is False:
         what = "false: accelerate's GatheredParameters gathers nothing"
-        if not fits({"accelerate": ">=1.0"}, facts.versions):
+        if not all_in_range({"accelerate": ">=1.0"}, facts.versions):
             what += "; before accelerate 1.0 each process also loads the whole model before it is partitioned"
         yield Match("deepspeed_config.zero3_init_flag", what)
     if accelerate.file is None and not accelerate.block.get("zero3_save_16bit_model"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from packaging.version import Version
 
 from ...job import AUTO
-from ...rules import Match, error, fits, note, warning
+from ...rules import Match, all_in_range, error, note, warning
 from ..facts import Facts, is_number
 
 # releases, ZeRO stages (none: all), what DeepCompile does there
@@ -45,7 +45,7 @@ def deepcompile_bugs(facts: Facts) -> Iterator[Match]:
     effects = [
         what
         for releases, stages, what in _DEEPCOMPILE
-        if fits({"deepspeed": releases}, facts.versions) and (not stages or facts.stage in stages)
+        if all_in_range({"deepspeed": releases}, facts.versions) and (not stages or facts.stage in stages)
     ]
     if effects:
         yield Match("compile.deepcompile", f"DeepCompile in this release: {'; '.join(effects)}")
@@ -127,7 +127,7 @@ def immediate_grad_update(facts: Facts) -> Iterator[Match]:
     for name in ("bf16", "bfloat16"):
         if facts.on("bf16") and facts.stage in (0, 1) and facts.block(name).get("immediate_grad_update") is True:
             what = "gradients in bf16 stay in memory until the next backward pass"
-            if fits({"deepspeed": "==0.14.1"}, facts.versions):
+            if all_in_range({"deepspeed": "==0.14.1"}, facts.versions):
                 what = "the backward pass fails: 'Tensor' object has no attribute '_zero'"
             yield Match(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
 
@@ -160,7 +160,7 @@ def muon_in_zero3(facts: Facts) -> Iterator[Match]:
     if is_number(facts.accumulation) and facts.accumulation > 1:
         what = "Muon in ZeRO-3 updates its momentum with each micro-batch, not with their sum"
         yield Match("gradient_accumulation_steps", what)
-    if fits({"deepspeed": "<0.19.7"}, facts.versions):
+    if all_in_range({"deepspeed": "<0.19.7"}, facts.versions):
         what = "if the model is created under zero.Init, as by transformers, Adam trains all weights instead of Muon"
         yield Match("optimizer.type", what)
 
@@ -274,7 +274,7 @@ def loss_scale_window_zero(facts: Facts) -> Iterator[Match]:
     fp16 = facts.block("fp16")
     value = fp16.get("loss_scale_window")
     if facts.on("fp16") and not fp16.get("loss_scale") and is_number(value) and int(value) == 0:
-        newer = fits({"deepspeed": ">=0.19.3"}, facts.versions)
+        newer = all_in_range({"deepspeed": ">=0.19.3"}, facts.versions)
         effect = "DeepSpeed rejects it" if newer else "the job ends with a ZeroDivisionError after a few steps"
         yield Match("fp16.loss_scale_window", f"must be positive, got {value}: {effect}")
 
@@ -289,7 +289,7 @@ def loss_scale_window_zero(facts: Facts) -> Iterator[Match]:
 def breakdown_not_printed(facts: Facts) -> Iterator[Match]:
     silent = {"memory_breakdown": ">=0.17.6,<0.18.3", "wall_clock_breakdown": "==0.17.6"}
     for name, releases in silent.items():
-        if facts.get(name) is True and fits({"deepspeed": releases}, facts.versions):
+        if facts.get(name) is True and all_in_range({"deepspeed": releases}, facts.versions):
             yield Match(name, "prints nothing: the log shows warnings only")
 
 
@@ -297,7 +297,7 @@ def breakdown_not_printed(facts: Facts) -> Iterator[Match]:
 def flops_not_counted(facts: Facts) -> Iterator[Match]:
     if facts.get("flops_profiler", "enabled") is True:
         what = "counts scaled_dot_product_attention and the operator @ as 0"
-        if fits({"deepspeed": "<0.12.4"}, facts.versions):
+        if all_in_range({"deepspeed": "<0.12.4"}, facts.versions):
             what += ", and underestimates the latency of nested containers"
         yield Match("flops_profiler.enabled", what)
 

@@ -44,7 +44,7 @@ def edited(edits: Iterable[tuple[Edit, str]]) -> tuple[str, str, str]:
     """The file that all of these edits are in, its text before, and after them with this code.
 
     Raises:
-        Unwritable: an anchor shares its line with other statements. Refused: an anchor is missing.
+        Unwritable: an anchor shares its line with other statements. ChangeRefused: an anchor is missing.
     """
     placed = []
     for edit, code in edits:

@@ -13,7 +13,7 @@ from ...explain.problems import Problem, examined_from
 from ...explain.ranking import FindingRole, RankedFinding
 from ...explain.recognise import LogFile, LogReading
 from ...explain.signature import Role
-from ...outcome import some
+from ...outcome import shortened_list
 from . import output
 
 _HEADINGS = {
@@ -39,7 +39,7 @@ _SOURCES = 8  # ranks to list
 
 
 def print_findings(reading: LogReading, findings: Sequence[RankedFinding]) -> None:
-    print(f"here: {survey.heading()}")
+    print(f"here: {survey.versions_line()}")
     if named := reading.versions.described():
         print(f"in the log: {named}")
     for standing, group in groupby(findings, key=lambda each: each.standing):
@@ -88,7 +88,7 @@ def _seen(finding: RankedFinding, files: Sequence[LogFile]) -> str:
     sources = sorted(results.sources, key=lambda name: (not name.isdecimal(), len(name), name))
     where = ""
     if sources:
-        named = some(sources, _SOURCES)
+        named = shortened_list(sources, _SOURCES)
         kind = "rank" if all(name.isdecimal() for name in sources) else "process"
         plural = "" if len(sources) == 1 else "s" if kind == "rank" else "es"
         where = f" on {kind}{plural} {named}"

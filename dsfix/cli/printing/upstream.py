@@ -17,7 +17,7 @@ from ..exits import OK
 from . import output
 
 _WORDS = {CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
-Story = tuple[list[str], list[tuple[str, str]]]
+Details = tuple[list[str], list[tuple[str, str]]]
 """Paragraphs, and rows of a name and a text."""
 _Found = Sequence[tuple[Bug, Status]]
 
@@ -40,7 +40,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
     if options.verbose:
         rows = [
             (
-                number(bug),
+                bug_name(bug),
                 _WORDS.get(answer.state, answer.state.value),
                 f"{bug.row.severity}: {bug.row.bug}\n{_reason(answer)}".strip(),
             )
@@ -48,7 +48,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
         ]
         output.print_table(("upstream", "dsfix", "what"), rows)
     else:
-        output.print_lines(
+        output.print_grouped(
             [
                 (bug.row.severity, *line(bug, answer))
                 for bug, answer in affected
@@ -65,7 +65,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
 def summary(found: _Found) -> str:
     """One phrase: "61 known bugs: 52 patched, 7 diagnosed, 2 open"."""
     counts = Counter(answer.state for _, answer in found)
-    total = sum(number for state, number in counts.items() if state not in coverage.NOT_COUNTED)
+    total = sum(bug_name for state, number in counts.items() if state not in coverage.NOT_COUNTED)
     main = ", ".join(_counted(counts, [each for each in CoverageState if each not in coverage.NOT_COUNTED]))
     besides = ", ".join(_counted(counts, coverage.NOT_COUNTED))
     return f"{total} known bug{'s' * (total != 1)}{main and ': '}{main}{besides and '; not counted: '}{besides}"
@@ -96,10 +96,10 @@ def line(bug: Bug, answer: Status) -> tuple[str, str]:
     patch = next((each.partition(" ")[2] for each in answer.by if each.startswith("patch ")), "")
     if patch and answer.state is CoverageState.PATCHED:
         return patch, registry.catalogue()[patch].patch.title
-    return patch or number(bug), f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}"
+    return patch or bug_name(bug), f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}"
 
 
-def detail_rows(bug: Bug, answer: Status) -> Story:
+def detail_rows(bug: Bug, answer: Status) -> Details:
     """What the table says about a bug, for `show`."""
     row, reason = bug.row, _reason(answer)
     facts = {
@@ -107,7 +107,7 @@ def detail_rows(bug: Bug, answer: Status) -> Story:
         "severity": row.severity,
         "affects": f"deepspeed {row.first} to {row.last or 'the newest'}{', about' if row.about else ''}",
     }
-    return [f"{number(bug)}: {row.bug}"], [
+    return [f"{bug_name(bug)}: {row.bug}"], [
         *((f"{name}:", text) for name, text in facts.items()),
         *(("" if place else "upstream:", link) for place, link in enumerate(row.urls)),
     ]
@@ -119,12 +119,12 @@ def lookup(text: str) -> list[Bug]:
 
     def about(bug: Bug) -> bool:
         links = (*bug.row.urls, *(each for cover in bug.covers for each in entries[cover.id].patch.upstream))
-        return number(bug) == text.lower() or (link != "" and link in map(survey.reference, links))
+        return bug_name(bug) == text.lower() or (link != "" and link in map(survey.reference, links))
 
     return [bug for bug in coverage.bugs(table.load(), entries) if about(bug)]
 
 
-def number(bug: Bug) -> str:
+def bug_name(bug: Bug) -> str:
     """ "#1" for DeepSpeed, "owner/name#1", the beginning of a commit's hash; a name if it is not known upstream."""
     where, _, name = bug.row.key.rpartition("/")
     kind = where.rpartition("/")[2]
