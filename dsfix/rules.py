@@ -103,17 +103,17 @@ def all_in_range(affects: Mapping[str, str], versions: Mapping[str, str | None])
 
 def findings(rules: Iterable[Rule], facts: Any, versions: Mapping[str, str | None]) -> list[Finding]:
     """Returns the findings of the rules, worst first; a rule that raises becomes a note."""
-    results = []
+    findings = []
     for rule in rules:
         if all_in_range(rule.affects, versions):
             try:
                 matches = list(rule.find(facts))
             except Exception as error:
                 what = f"this rule could not be evaluated: {error_text(error)}"
-                results.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
+                findings.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
             else:
-                results += [
+                findings += [
                     Finding(rule.id, rule.level, match.where, match.what, rule.remedy, rule.patches)
                     for match in matches
                 ]
-    return sorted(results, key=lambda finding: list(Level).index(finding.level))
+    return sorted(findings, key=lambda finding: list(Level).index(finding.level))

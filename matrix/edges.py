@@ -53,13 +53,13 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
     Includes the first release if it is claimed, and always the last.
     """
     inside = [claimed(patch, environment, release) for release in releases]
-    results = []
+    at_edges = []
     for number, release in enumerate(releases):
         neighbours = [inside[i] for i in (number - 1, number + 1) if 0 <= i < len(releases)]
         first = number == 0 and inside[number]
         if first or number == len(releases) - 1 or any(neighbour != inside[number] for neighbour in neighbours):
-            results.append(release)
-    return results
+            at_edges.append(release)
+    return at_edges
 
 
 def range_ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:

@@ -136,7 +136,7 @@ def edit_fault(site: Site, edits: Edits) -> str | None:
 
 
 def compile_edited(site: Site, edits: Edits) -> None:
-    """Make the edits of one function as the engine would. Raises ChangeRefused or SyntaxError if it would refuse them."""
+    """Make the edits of one function as the engine would. Raises ChangeRefused or SyntaxError if they do not fit."""
     block = verdict_of.places(edits[0][1])[0]
     code = original(block, site[1])
     rewrite.compile_edited(block, site[1], code, rewrite.imports_of(block, site[1], code), edits)

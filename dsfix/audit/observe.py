@@ -81,9 +81,9 @@ class Observer:
         self._stepped = True
         for group in optimizer.param_groups:
             for held in group["params"]:
-                for results in self._slices.get(id(held), ()):
+                for piece in self._slices.get(id(held), ()):
                     if held.grad is not None:
-                        self._gradients.append(results.of(held.grad.to(torch.float32)))
+                        self._gradients.append(piece.of(held.grad.to(torch.float32)))
 
     def _parameters(self) -> Iterator[Piece]:
         seen = set()

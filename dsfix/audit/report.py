@@ -168,22 +168,22 @@ def _amount(difference: Difference) -> str:
 
 
 def _fixes(audit: Audit) -> Iterator[str]:
-    verdict, without, results = audit.with_dsfix, audit.without, audit.found
+    verdict, without, search_result = audit.with_dsfix, audit.without, audit.found
     assert verdict is not None
     if without is None or without.agrees:
         if without is not None and not verdict.agrees:
             only = "This happens only with dsfix: a patch is wrong. Please report it; DSFIX_SKIP=ID disables a patch."
             yield from _wrapped(only, 0)
         return
-    if results is not None and results.fixes:
+    if search_result is not None and search_result.fixes:
         partly = "Fixed" if verdict.agrees else "Partly fixed"
         yield f"{partly} by dsfix, with `import dsfix` on the first line of the script:"
-        for fix in results.fixes:
+        for fix in search_result.fixes:
             entry = registry.catalogue().get(fix.patch)
             yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
-    elif results is not None and results.among:
+    elif search_result is not None and search_result.among:
         yield from _wrapped(
-            f"Fixed by dsfix; the search timed out before it could choose among: {', '.join(results.among)}.", 0
+            f"Fixed by dsfix; the search timed out before it could choose among: {', '.join(search_result.among)}.", 0
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."

@@ -139,8 +139,8 @@ def _in_short(sighting: Sighting) -> str:
     return f"{sighting.outcome}, {sighting.seconds:.1f} s"
 
 
-def _status(states: Iterable[State]) -> int:
-    results = set(states)
-    if any(state.wrong for state in results):
+def _status(found: Iterable[State]) -> int:
+    states = set(found)
+    if any(state.wrong for state in states):
         return TROUBLE
-    return NO_ANSWER if results & {State.CANNOT_TELL, State.NOT_SEEN} else OK
+    return NO_ANSWER if states & {State.CANNOT_TELL, State.NOT_SEEN} else OK

@@ -1,7 +1,7 @@
 """The change Edit: swaps a function's code object in place, and back.
 
-All edits of one function belong to one `_EditedFunction`: for any subset of them, applied in any order, the code is compiled from
-the file's own source with exactly those edits.
+All edits of one function belong to one `_EditedFunction`: for any subset of them, applied in any order, the code is
+compiled from the file's own source with exactly those edits.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:
     """Returns the lines of matches within the segment's traceback; for matches beyond it, the exception's line."""
     if not (raised := segment.raised):
         return []
-    spans = sorted(span for results in matches.values() for span in results)
+    spans = sorted(span for spans_of_patch in matches.values() for span in spans_of_patch)
     return [
         min(segment.line_at(end - 1), raised, key=lambda line: line.number)
         for start, end in spans

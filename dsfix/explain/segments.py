@@ -76,8 +76,8 @@ def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterato
     sources: dict[str, list[Line]] = {}
     for line in lines:
         sources.setdefault(line.source, []).append(line)
-    results = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
-    yield from sorted(results, key=lambda segment: segment.lines[0].number)
+    segments = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
+    yield from sorted(segments, key=lambda segment: segment.lines[0].number)
 
 
 def hit_neighbourhoods(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:

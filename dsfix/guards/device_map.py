@@ -64,7 +64,8 @@ def refuse_offloaded(found: dispatch.Dispatch, remedy: str) -> None:
     if found.offloaded:
         raise GuardError(
             "the model was loaded with device_map, which offloaded parts of it: their parameters are on meta, and "
-            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {shortened_list(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
+            "DSFIX_DEVICE_MAP=repair cannot restore them.\n"
+            f"  {shortened_list(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
         )
 
 

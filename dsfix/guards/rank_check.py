@@ -58,16 +58,16 @@ def after(call: Call, result: Any) -> None:
     if first:
         board.publish(Statement.of_this_process())
         _published = weakref.ref(group)
-    results = board.differences()
+    differences = board.differences()
     if isinstance(result, tuple):
-        if results:
-            raise RankError(f"{results}\n{_ADVICE}")
+        if differences:
+            raise RankError(f"{differences}\n{_ADVICE}")
         silent = board.silent() if board.rank == 0 and getattr(result[0], "dp_world_size", 0) == board.size else []
         if silent:
             late = "have not" if len(silent) > 1 else "has not"
             log.warn_repeatedly("ranks", f"{_ranks(silent)} {late} reported yet: slow, or without dsfix. {_ADVICE}")
-    elif results and first:
-        log.warn(f"{results}\n{_ADVICE}")
+    elif differences and first:
+        log.warn(f"{differences}\n{_ADVICE}")
 
 
 class StatementStore:

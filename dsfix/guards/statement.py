@@ -58,11 +58,11 @@ def differences(groups: list[Group]) -> dict[tuple[int, ...], list[str]]:
     Not a difference: a module that some ranks have not imported yet (`pending`), a bug that some ranks do not have
     (`not-affected`, `already-fixed`, `unproven`).
     """
-    results: dict[str, list[int]] = {}
+    ranks_by_text: dict[str, list[int]] = {}
     for ranks, text in (*_versions(groups), *_patches(groups)):
-        results.setdefault(text, []).extend(ranks)
+        ranks_by_text.setdefault(text, []).extend(ranks)
     merged: dict[tuple[int, ...], list[str]] = {}
-    for text, where in results.items():
+    for text, where in ranks_by_text.items():
         merged.setdefault(tuple(sorted(where)), []).append(text)
     return merged
 

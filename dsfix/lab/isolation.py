@@ -86,10 +86,10 @@ def origins(scratch: Path, *packages: str) -> dict[str, str | None]:
             capture_output=True,
             text=True,
         )
-        results: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+        origins: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError):
         raise LabUnavailable(f"{sys.executable} cannot be started in an isolated environment") from None
-    return results
+    return origins
 
 
 def _cache(scratch: Path) -> Path:

@@ -197,14 +197,14 @@ class _ReportFile:
     def __init__(self) -> None:
         self.name = f"dsfix-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}.json"
         self.numbers = itertools.count(1)
-        self.code_with_imports = 0
+        self.last_written = 0
         self.lock = threading.Lock()
 
     def write(self, directory: Path, number: int, text: str) -> None:
         with self.lock:
-            if number > self.code_with_imports:
+            if number > self.last_written:
                 write_atomically(directory / self.name, text.encode())
-                self.code_with_imports = number
+                self.last_written = number
 
 
 def _after_fork() -> None:

@@ -92,14 +92,14 @@ class Bug:
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
     """All known bugs, worst first: the table's and those known only from patches, including plug-ins'."""
     own = {name: entry for name, entry in entries.items() if entry.distribution == "dsfix"}
-    results, used = [], set()
+    known, used = [], set()
     for row in table.rows:
         ids = [name for name, entry in own.items() if _is_for(entry, row)]
         ids += [name for kind, name in row.states if kind == "patch" and name in own and name not in ids]
-        results.append(Bug(row, tuple(_patch_coverage(own[each]) for each in ids)))
+        known.append(Bug(row, tuple(_patch_coverage(own[each]) for each in ids)))
         used |= set(ids)
-    results += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
-    return tuple(sorted(results, key=lambda bug: bug.row.worst))
+    known += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
+    return tuple(sorted(known, key=lambda bug: bug.row.worst))
 
 
 def _is_for(entry: Entry, row: Row) -> bool:

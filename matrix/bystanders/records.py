@@ -114,9 +114,9 @@ def _read(text: str) -> Record:
         why[code] = sentence
         record.codes[sentence] = code
     for job_id, script, verdict, masks, *ones in jobs:
-        results, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
-        one = {ran[each[:2]][0]: results if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
-        record.jobs[job_id] = Run(script, results, run, one)
+        overall, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
+        one = {ran[each[:2]][0]: overall if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
+        record.jobs[job_id] = Run(script, overall, run, one)
     return record
 
 

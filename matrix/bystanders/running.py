@@ -28,7 +28,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
     renumbered = set[str]()
     meter = Progress(len(chosen))
     with runner.run_parallel(chosen, lambda job: _all(job, trials), at_a_time) as ended:
-        for job, (results, seen) in ended:
+        for job, (verdict, seen) in ended:
             rank = next((rank for rank in seen.ranks if rank), None)
             applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES] if rank else []
             counted = {name: rank["statements"][name] for name in applied} if rank else {}
@@ -38,7 +38,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
                     other.run = {each: other.run[each] for each in other.run if each != name}
             bits = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
             before = record.current(job)
-            record.jobs[job.id] = Run(job.scenario.fingerprint(), results, bits, before.one if before else {})
+            record.jobs[job.id] = Run(job.scenario.fingerprint(), verdict, bits, before.one if before else {})
             record.date = datetime.date.today().isoformat()
             if rank is not None:
                 named = [

@@ -49,17 +49,18 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     changes = functions.between(environments.installed(old), environments.installed(new))
     every = space.samples(space.jobs_of(new))
     print(f"deepspeed {old} to {new}: {len(changes)} functions changed, {len(every)} jobs", flush=True)
-    results: dict[str, JobResult] = {}
+    results_after: dict[str, JobResult] = {}
     meter = runner.Progress(len(every))
     with (
         Marked(old, new) as trials,
         runner.run_parallel(every, lambda job: trials.run(job, NONE), at_a_time) as ended,
     ):
         for job, seen in ended:
-            results[job.id] = seen
+            results_after[job.id] = seen
             meter.advance()
     reached = {
-        name: {(path, line) for path, lines in seen.run.items() for line in lines} for name, seen in results.items()
+        name: {(path, line) for path, lines in seen.run.items() for line in lines}
+        for name, seen in results_after.items()
     }
     for sentence in listed(changes, reached):
         print(sentence)
@@ -70,7 +71,9 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     with (
         Trials(old, marks=False) as before,
         Trials(new, marks=False) as after,
-        runner.run_parallel(chosen, lambda job: compared(job, before, after, results[job.id]), at_a_time) as ended,
+        runner.run_parallel(
+            chosen, lambda job: compared(job, before, after, results_after[job.id]), at_a_time
+        ) as ended,
     ):
         for job, sentence in ended:
             print(f"  {job.id}: {sentence or 'the same'}", flush=True)

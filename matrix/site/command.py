@@ -61,21 +61,19 @@ def run(options: argparse.Namespace) -> int:
 def _pages() -> Iterator[tuple[str, str]]:
     """Path in Sphinx's source folder and text of all that is written for it. Raises CommandError."""
     sdists, catalogue, all_ = Index(), registry.catalogue(), known_bugs.load()
-    results = evidence.collect(catalogue.values(), table.load())
+    proof = evidence.collect(catalogue.values(), table.load())
     jobs = bystanders_records.load_all()
     signatures = {each.id: each for each in signature.load()}
-    torch = bugs.torch_versions(results)
+    torch = bugs.torch_versions(proof)
     seen, searched = _seen(), []
-    changes, missing = diffs.made(
-        {each.id: bugs.claimed(each, results.releases)[-1] for each in results.entries}, sdists
-    )
+    changes, missing = diffs.made({each.id: bugs.claimed(each, proof.releases)[-1] for each in proof.entries}, sdists)
     if missing:
         print(f"Some pages have no diff: {missing}.")
-    for entry in results.entries:
+    for entry in proof.entries:
         own = [bug for bug in rows() if entry.id in (cover.id for cover in bug.covers)]
         naming = [each for each in signatures.values() if entry.id in each.patches]
         error = seen.get(entry.id, "")
-        yield f"bugs/{entry.id}.md", bugs.render(entry, results, jobs, changes.get(entry.id), error)
+        yield f"bugs/{entry.id}.md", bugs.render(entry, proof, jobs, changes.get(entry.id), error)
         searched.append(index.of_patch(entry, error, own, naming, all_, torch))
     for bug in rows():
         if bug.row.key.startswith("patch/"):
@@ -95,8 +93,8 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield name, text
         if guides.searched(name):
             searched += index.of_guide(name, text)
-    yield "index.md", start.render(results.releases, torch, searched)
-    yield "_static/known.js", index.written(searched, results.releases, torch)
+    yield "index.md", start.render(proof.releases, torch, searched)
+    yield "_static/known.js", index.written(searched, proof.releases, torch)
 
 
 @functools.cache

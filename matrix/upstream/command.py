@@ -47,12 +47,12 @@ def _run(options: argparse.Namespace) -> int:
     made_of = (options.tests, options.release, options.seconds, options.ranks, patches)
     with runner.interruptible(), Session(*made_of) as session:
         files = _files(options, record, session.tests)
-        results, uncollected = session.collect(files)
+        collected, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds
         if not options.test:
             record.uncollected = uncollected
-            record.collected = len([test for test in results if not selection.left_out(test)]) if record.own else 0
-        tests = running.chosen(results, record, options.test, options.limit)
+            record.collected = len([test for test in collected if not selection.left_out(test)]) if record.own else 0
+        tests = running.chosen(collected, record, options.test, options.limit)
         running.run(record, session, tests, options.again)
         running.find_patches(record, session)
     begin = f"{record.release}, tests of {record.tests}: "

@@ -83,17 +83,17 @@ def _ranges(affects: Iterable[Mapping[str, str]]) -> str:
 
 
 def _seen(finding: RankedFinding, files: Sequence[LogFile]) -> str:
-    results, first = finding.found, finding.first
-    times = "once" if results.count == 1 else f"{results.count} times"
-    sources = sorted(results.sources, key=lambda name: (not name.isdecimal(), len(name), name))
+    recognised, first = finding.found, finding.first
+    times = "once" if recognised.count == 1 else f"{recognised.count} times"
+    sources = sorted(recognised.sources, key=lambda name: (not name.isdecimal(), len(name), name))
     where = ""
     if sources:
         named = shortened_list(sources, _SOURCES)
         kind = "rank" if all(name.isdecimal() for name in sources) else "process"
         plural = "" if len(sources) == 1 else "s" if kind == "rank" else "es"
         where = f" on {kind}{plural} {named}"
-    elif len(results.first) > 1:
-        where = f" in {len(results.first)} files"
+    elif len(recognised.first) > 1:
+        where = f" in {len(recognised.first)} files"
     return f"{times}{where}, first in {_shown(files[first.file])}, line {first.line}:"
 
 
@@ -130,13 +130,17 @@ def as_json(reading: LogReading, findings: Sequence[RankedFinding]) -> dict[str,
 
 
 def _json(finding: RankedFinding, reading: LogReading) -> dict[str, Any]:
-    results, problem, first = finding.found, finding.found.problem, finding.first
+    recognised, problem, first = finding.found, finding.found.problem, finding.first
     return {
-        **(_problem(problem, results.patches, reading.versions) if problem else dict(_OF_UNKNOWN, what=results.where)),
+        **(
+            _problem(problem, recognised.patches, reading.versions)
+            if problem
+            else dict(_OF_UNKNOWN, what=recognised.where)
+        ),
         "standing": finding.standing.value,
-        "count": results.count,
-        "processes": sorted(results.sources),
-        "files": len(results.first),
+        "count": recognised.count,
+        "processes": sorted(recognised.sources),
+        "files": len(recognised.first),
         "first": {"file": reading.files[first.file].name, "line": first.line, "text": first.text},
     }
 

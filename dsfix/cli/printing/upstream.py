@@ -65,7 +65,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
 def summary(found: _Found) -> str:
     """One phrase: "61 known bugs: 52 patched, 7 diagnosed, 2 open"."""
     counts = Counter(answer.state for _, answer in found)
-    total = sum(bug_name for state, number in counts.items() if state not in coverage.NOT_COUNTED)
+    total = sum(number for state, number in counts.items() if state not in coverage.NOT_COUNTED)
     main = ", ".join(_counted(counts, [each for each in CoverageState if each not in coverage.NOT_COUNTED]))
     besides = ", ".join(_counted(counts, coverage.NOT_COUNTED))
     return f"{total} known bug{'s' * (total != 1)}{main and ': '}{main}{besides and '; not counted: '}{besides}"

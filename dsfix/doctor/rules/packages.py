@@ -111,6 +111,6 @@ def built_ops_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     if missing:
         yield Match(
             "deepspeed",
-            f"the ops {shortened_list(missing, 4)} are recorded as built, but their files for Python {facts.platform.python} are "
-            "missing",
+            f"the ops {shortened_list(missing, 4)} are recorded as built, but their files for Python "
+            f"{facts.platform.python} are missing",
         )
