@@ -66,11 +66,11 @@ _DATA = "it selects the data; the audit's batches are fixed"
 #: Dropped from the config; the report names them.
 DROPPED = (
     *(Limit((name,), _on, _MONITOR) for name in ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger")),
-    *(Limit((name,), _on, _MONITOR) for name in ("flops_profiler", "wall_clock_breakdown", "memory_breakdown")),
-    *(Limit((name,), _on, _MONITOR) for name in ("dump_state",)),
+    *(Limit((name,), _on, _MONITOR) for name in ("flops_profiler", "wall_clock_breakdown")),
+    *(Limit((name,), _on, _MONITOR) for name in ("memory_breakdown", "dump_state")),
     Limit(("steps_per_print",), bool, _MONITOR),
     Limit(("pipeline",), bool, "only a PipelineModule reads it; the audit's model is not one"),
-    Limit(("activation_checkpointing",), bool, "only deepspeed.checkpointing reads it (--checkpointing is torch's)"),
+    Limit(("activation_checkpointing",), bool, "only deepspeed.checkpointing reads it; the audit's model uses torch's"),
     Limit(("sparse_attention",), bool, _OTHER_CODE),
     Limit(("compile",), bool, _OTHER_CODE),
     Limit(("hybrid_engine",), _on, "it concerns generation"),

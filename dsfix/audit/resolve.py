@@ -33,10 +33,7 @@ def resolve(file: str, options: Options) -> ResolvedConfig:
         NotAudited: the file has errors or asks for something that cannot be audited.
         ValueError: one sentence: the file cannot be read.
     """
-    model_arguments = dict(options.arguments)
-    if options.optimizer:
-        model_arguments["optimizer"] = options.optimizer
-    checked = check(file, given=model_arguments)
+    checked = check(file, given=options.arguments)
     _require_no_errors(file, checked.findings)
     draft = Draft(checked.facts, options)
     for step in _STEPS:
@@ -59,7 +56,7 @@ def _choose(draft: Draft) -> None:
     checkpointing = None
     if model_arguments.get("gradient_checkpointing"):
         checkpointing = "reentrant" if model_arguments.get("use_reentrant") else "non-reentrant"
-    lora = options.lora or "lora" in model_arguments
+    lora = "lora" in model_arguments
     zero_init = options.zero_init
     if zero_init is None:
         by_accelerate = facts.accelerate is not None and bool(facts.accelerate.block.get("zero3_init_flag"))
@@ -72,7 +69,7 @@ def _choose(draft: Draft) -> None:
         "steps": options.steps,
         "device": options.device,
         "freeze": options.freeze or ("base" if lora else None),
-        "checkpointing": options.checkpointing or checkpointing,
+        "checkpointing": checkpointing,
         "backwards": options.backwards or ("dict" if facts.filled_in else None),
         "zero_init": zero_init,
         "lora": lora,
@@ -135,7 +132,7 @@ def _optimizer(draft: Draft) -> None:
         return
     config.setdefault("zero_allow_untested_optimizer", True)
     draft.set(optimizer="AdamW")
-    draft.notes.append("no optimizer in the config: torch.optim.AdamW is passed, as by transformers (--optimizer)")
+    draft.notes.append("no optimizer in the config: torch.optim.AdamW, as by transformers (--model-args optimizer=…)")
 
 
 def _model(draft: Draft) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from .. import versions
 from ..audit.plan import PHASES
@@ -49,17 +49,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ]
     )
     command.add_argument("file", metavar="FILE", help="ds_config.json, or accelerate's YAML")
-    add = command.add_argument
-    add("--ranks", type=_number(1, 8), metavar="N", help="processes, 1 to 8 (default: accelerate's, else 2)")
-    add("--steps", type=_number(2, 50), metavar="N", help="optimizer steps, 2 to 50 (default: 6)")
+    add, seconds = command.add_argument, prepare.number(1, 86400)
+    add("--ranks", type=prepare.number(1, 8), metavar="N", help="processes, 1 to 8 (default: accelerate's, else 2)")
+    add("--steps", type=prepare.number(2, 50), metavar="N", help="optimizer steps, 2 to 50 (default: 6)")
     add(
         "--device",
         choices=("cuda", "cpu"),
         help="cuda: a GPU, else the emulated device; cpu: DeepSpeed on the CPU",
     )
-    add("--optimizer", metavar="NAME", help="torch.optim class that the script passes to deepspeed.initialize")
     add("--freeze", choices=("none", "part", "base"), help="which parameters are frozen (default: part; base for LoRA)")
-    add("--checkpointing", choices=("none", "reentrant", "non-reentrant"), help="gradient checkpointing")
     add(
         "--backwards",
         choices=("loss", "dict", "two", "tensor"),
@@ -67,7 +65,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "loss.backward()",
     )
     add("--zero-init", action=argparse.BooleanOptionalAction, help="build the model under deepspeed.zero.Init")
-    add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
     add(
         "--schedule",
         type=schedule,
@@ -77,23 +74,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--phases", type=_phases, metavar="NAME,…", help=f"{', '.join(PHASES)} or none (default: all)")
     add("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
     add("--no-search", action="store_true", help="only compare, with and without dsfix")
-    add("--time", type=_number(1, 86400), default=300, metavar="SECONDS", help="limit of the search (default: 300)")
-    add(
-        "--timeout",
-        type=_number(1, 86400),
-        default=120,
-        metavar="SECONDS",
-        help="limit per trial (default: 120)",
-    )
-
-
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"must be between {least} and {most}, got {text!r}")
-        return int(text)
-
-    return read
+    add("--time", type=seconds, default=300, metavar="SECONDS", help="limit of the search (default: 300)")
+    add("--timeout", type=seconds, default=120, metavar="SECONDS", help="limit per trial (default: 120)")
 
 
 def schedule(text: str) -> str:

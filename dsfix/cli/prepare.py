@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Callable
 
 from .. import survey, versions
 from .exits import BAD_USAGE, NO_ANSWER, NO_DEEPSPEED, CommandError
 from .printing import output
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes an integer from `least` to `most`."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be between {least} and {most}, got {text!r}")
+        return int(text)
+
+    return read
 
 
 def require_deepspeed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
 import sys
 import tempfile
@@ -40,18 +39,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("ids", metavar="ID", nargs="*", help="only these patches, even if they do not apply")
     command.add_argument(
-        "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="time limit of each run (default: 300)"
+        "--timeout",
+        type=prepare.number(1, 86400),
+        default=300,
+        metavar="SECONDS",
+        help="time limit of each run (default: 300)",
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:

@@ -211,7 +211,7 @@ def test_an_optimizer_without_a_reference_is_refused_with_the_reason(resolved, r
 
 
 def test_the_optimizer_is_the_scripts_the_configs_or_that_of_transformers(resolved):
-    assert resolved(PLAIN, optimizer="SGD").plan.optimizer == "SGD"
+    assert resolved(PLAIN, arguments={"optimizer": "SGD"}).plan.optimizer == "SGD"
     assert resolved({**PLAIN, "optimizer": {"type": "Adagrad", "params": {"lr": 1e-3}}}).plan.optimizer == ""
     transformers = resolved({**BATCH, "zero_optimization": {"stage": 2}}).plan
     assert (transformers.optimizer, transformers.config["zero_allow_untested_optimizer"]) == ("AdamW", True)
