@@ -55,7 +55,7 @@ bugs/without-patch
 """
 _GUIDES = ("launchers", "frameworks", "guards", "commands", "outcomes", "audit", "plugins", "reporting")
 _DEVELOPERS = (
-    *("CONTRIBUTING", "docs/design", "docs/emulated-device", "docs/costs", "docs/steps", "docs/start", "docs/soak"),
+    *("CONTRIBUTING", "docs/design", "docs/emulated-device", "docs/overhead"),
     *("*/*/README", "matrix/README", "results/bystanders", "results/parts", "results/upstream-tests", "CHANGELOG"),
 )
 
