@@ -10,6 +10,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: the dsfix to measure is the installed one
 
-import catalogues
+import dsfix.patches
 import page
 
 from matrix.environments import installed
@@ -30,6 +31,17 @@ ENVIRONMENT = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode exists from a user's second run on
 RELEASES = ("0.14.2", "0.18.9", "0.19.8")
 LARGE = "0.18.9"
+SIZE, APPLY = 500, 60
+_APPLIES = """
+from dsfix.patch import Patch, Provide, Severity
+
+PATCH = Patch(
+    title="a made-up patch that applies everywhere", severity=Severity.USABILITY, affects={{"deepspeed": ">=0.12.0"}},
+    changes=(Provide("deepspeed.utils", "_made_up_{number}", lambda module: None),), symptom="", upstream={{}},
+    fixed_in=None, device="cpu",
+)
+"""
+_LIKE = "muon_param_groups"  # a patch of usual length, which becomes one for no release
 
 # what 0.14.2 imports and these versions of torch and NumPy no longer have
 MISSING = """
@@ -138,16 +150,39 @@ def of_a_release(release: str, pairs: int) -> list[str]:
     return [_row(release, name, each.fastest, each.pairs, most) for name, each, most in zip(names, found, wanted)]
 
 
+def _laid(directory: Path) -> Path:
+    """A directory for PYTHONPATH with the dsfix that is installed."""
+    package = Path(str(dsfix.__file__)).parent
+    shutil.copytree(package, directory / "dsfix", ignore=shutil.ignore_patterns("__pycache__", "patches"))
+    [patches] = dsfix.patches.__path__
+    shutil.copytree(patches, directory / "dsfix" / "patches", ignore=shutil.ignore_patterns("__pycache__"))
+    return directory
+
+
+def _made_up(directory: Path, applying: int) -> Path:
+    """The same with a larger catalogue. applying: how many of the real patches apply to the release."""
+    patches = _laid(directory) / "dsfix" / "patches"
+    count = sum(1 for path in patches.rglob("*.py") if not path.name.startswith("_"))
+    for number in range(max(0, APPLY - applying)):
+        (patches / f"z_applies_{number}.py").write_text(_APPLIES.format(number=number), encoding="utf-8")
+        count += 1
+    text = (patches / "optimizer" / f"{_LIKE}.py").read_text(encoding="utf-8")
+    assert ">=0.19.2,<0.19.7" in text
+    for number in range(SIZE - count):
+        (patches / f"z_other_{number}.py").write_text(text.replace(">=0.19.2,<0.19.7", "<0.1"), encoding="utf-8")
+    return directory
+
+
 def of_a_large_catalogue(pairs: int) -> list[str]:
     path = installed(LARGE)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        real = catalogues.real(Path(one))
-        large = catalogues.made_up(Path(other), int(stdout_of(COUNT, real, path)))
+        real = _laid(Path(one))
+        large = _made_up(Path(other), int(stdout_of(COUNT, real, path)))
         for each in (real, large):
             cpu_seconds(WITH, each, path)
         others = [lambda each=each: cpu_seconds(WITH, each, path) for each in (real, large)]
         usual, larger = by_turns(pairs, lambda: cpu_seconds(PLAIN, path), others)
-    what = f"import with {catalogues.SIZE} patches, {catalogues.APPLY} of which apply, minus import with the real ones"
+    what = f"import with {SIZE} patches, {APPLY} of which apply, minus import with the real ones"
     pairs_apart = [a - b for a, b in zip(larger.pairs, usual.pairs)]
     return [_row(LARGE, what, larger.fastest - usual.fastest, pairs_apart, "0.01")]
 

@@ -12,6 +12,7 @@ import pytest
 
 from dsfix.explain import excerpts, problems, stream
 from dsfix.explain.fixes import fixes
+from dsfix.explain.recognise import LogReading
 from tests.explain.test_tracebacks import TRACEBACKS
 
 HERE = Path(__file__).parent
@@ -373,3 +374,49 @@ def test_a_message_above_a_traceback_that_is_cut(recognised):
     message = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
     frame = 'Traceback (most recent call last):\n  File "d.py", line 167, in backward\n    self.engine.backward(loss)\n'
     assert recognised(message + frame) == ["loss_without_graph"]
+
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+
+
+@pytest.fixture
+def where(tmp_path):
+    def read(*frames, error="RuntimeError: an error of the test"):
+        lines = [f'  File "{path}", line 7, in {name}\n    x = f(x)' for path, name in frames]
+        log = tmp_path / "log"
+        log.write_text("\n".join(["Traceback (most recent call last):", *lines, error, ""]))
+        reading = LogReading()
+        reading.read(str(log))
+        (results,) = reading.unknown.values()
+        return results.where
+
+    return read
+
+
+def test_raised_in_deepspeed(where):
+    said = where(("/home/me/train.py", "main"), (f"{SITE}/deepspeed/runtime/zero/stage3.py", "step"))
+    assert said == "deepspeed/runtime/zero/stage3.py, in step."
+
+
+def test_called_from_deepspeed(where):
+    said = where((f"{SITE}/deepspeed/module_inject/auto_tp.py", "split"), (f"{SITE}/torch/functional.py", "split"))
+    assert said == "torch/functional.py, in split, called from deepspeed/module_inject/auto_tp.py, in split."
+
+
+def test_without_deepspeed(where):
+    said = where(("/home/me/train.py", "main"), (f"{SITE}/transformers/trainer.py", "train"))
+    assert said.startswith("transformers/trainer.py, in train. DeepSpeed does not appear in the traceback")
+
+
+def test_a_directory_of_the_users_is_not_deepspeed(where):
+    said = where(("/home/me/deepspeed-experiments/deepspeed_train.py", "main"))
+    assert said.startswith("deepspeed_train.py, in main. DeepSpeed does not appear in the traceback")
+
+
+def test_a_clone_on_windows(where):
+    said = where((r"D:\src\DeepSpeed\deepspeed\runtime\pipe\engine.py", "train_batch"))
+    assert said == "deepspeed/runtime/pipe/engine.py, in train_batch."
+
+
+def test_no_frames(where):
+    assert where() == ""

@@ -1,74 +1,26 @@
-"""DeepSpeed's releases are installed once and atomically; the index is a directory with one wheel."""
+"""A release's environment is found by its torch and Python, and has what the release needs."""
 
 import importlib.metadata
 import platform
-import shutil
 import sys
-import threading
-import zipfile
 
 import pytest
 
 from dsfix.lab.distributions import TorchBuild
 from matrix import environments, table
 
-WHEEL = {
-    "deepspeed/__init__.py": "__version__ = '1.2.0'\n",
-    "deepspeed-1.2.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.2.0\n"
-    "Requires-Dist: pytest\n",
-    "deepspeed-1.2.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    "deepspeed-1.2.0.dist-info/RECORD": "",
-}
 
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """dsfix's cache, with an index that has only deepspeed 1.2.0."""
-    index = tmp_path / "index"
-    index.mkdir()
-    with zipfile.ZipFile(index / "deepspeed-1.2.0-py3-none-any.whl", "w") as wheel:
-        for name, text in WHEEL.items():
-            wheel.writestr(name, text)
-    settings = {"DSFIX_CACHE": "cache", "UV_CACHE_DIR": "uv", "UV_FIND_LINKS": "index"}
-    for name, directory in settings.items():
-        monkeypatch.setenv(name, str(tmp_path / directory))
-    monkeypatch.setenv("UV_OFFLINE", "1")
+def test_a_missing_dependency_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("DSFIX_CACHE", str(tmp_path))
     monkeypatch.setattr(environments, "torch_build", lambda: TorchBuild("2.13.0+cpu", tmp_path, None))
-    return tmp_path / "cache" / "releases" / f"torch2.13.0+cpu-{sys.implementation.cache_tag}"
-
-
-def test_installed_once_and_without_dependencies(cache):
-    path = environments.installed("1.2.0")
-    assert path == cache / "deepspeed-1.2.0"
-    assert [distribution.name for distribution in importlib.metadata.distributions(path=[str(path)])] == ["deepspeed"]
-    assert list(path.glob("deepspeed/__pycache__/__init__.*.pyc")), "otherwise each reproduction compiles it"
-    shutil.rmtree(cache.parents[2] / "index")
-    assert environments.installed("1.2.0") == path
-
-
-def test_a_missing_dependency_is_named(cache):
-    path = environments.installed("1.2.0")
-    described = path / "deepspeed-1.2.0.dist-info" / "METADATA"
-    described.write_text(described.read_text() + "Requires-Dist: not-there>=1\nRequires-Dist: optional; extra == 'x'\n")
+    information = (
+        tmp_path / f"releases/torch2.13.0+cpu-{sys.implementation.cache_tag}/deepspeed-1.2.0/deepspeed-1.2.0.dist-info"
+    )
+    information.mkdir(parents=True)
+    requires = "Requires-Dist: pytest\nRequires-Dist: not-there>=1\nRequires-Dist: optional; extra == 'x'\n"
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: 1.2.0\n{requires}")
     with pytest.raises(environments.Unavailable, match=r"deepspeed 1\.2\.0 needs not-there, not installed"):
         environments.installed("1.2.0")
-
-
-def test_installed_by_several_at_once(cache):
-    paths = []
-    threads = [threading.Thread(target=lambda: paths.append(environments.installed("1.2.0"))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert paths == [cache / "deepspeed-1.2.0"] * 4
-
-
-def test_a_failed_installation_is_one_sentence_and_leaves_nothing(cache):
-    with pytest.raises(environments.Unavailable, match=r"^deepspeed 1\.3\.0 cannot be installed: \w.*1\.3\.0") as error:
-        environments.installed("1.3.0")
-    assert "\n" not in str(error.value)
-    assert not (cache / "deepspeed-1.3.0").exists()
 
 
 def test_environment_is_found_by_torch_and_python(monkeypatch):
