@@ -202,7 +202,7 @@ def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
             "the device and bytes of peak memory than without this patch:\n"
         )
         yield text.table(("results", "jobs", "collectives", "host waits", "peak bytes"), rows)
-        yield "What all patches together cost: [at import and in a step](../docs/costs.md).\n"
+        yield "[What all patches together cost](../docs/overhead.md), at import and in a step.\n"
     yield "## Jobs that stay the same\n"
     yield f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code.\n"
     scripts = scenario.load()
