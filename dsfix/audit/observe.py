@@ -39,7 +39,7 @@ class Observer:
 
     def __init__(self, engine: Any, names: Mapping[Any, str]) -> None:
         self._engine, self._names = engine, names
-        self.unseen: dict[str, str] = {}
+        self.not_compared: dict[str, str] = {}
         self._slices = self._layout()
         self._gradients: list[Piece] = []
         self._rates: list[float] = []

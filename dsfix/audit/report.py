@@ -82,7 +82,7 @@ def text(audit: Audit) -> Iterator[str]:
         yield "Interrupted: these are the results so far."
     for heading, sentences in (
         ("Assumed and changed", audit.resolved.notes),
-        ("Not compared", [f"{what}: {why}" for what, why in verdict.unseen.items()]),
+        ("Not compared", [f"{what}: {why}" for what, why in verdict.not_compared.items()]),
     ):
         if sentences:
             yield ""
@@ -181,9 +181,9 @@ def _fixes(audit: Audit) -> Iterator[str]:
         for fix in search_result.fixes:
             entry = registry.catalogue().get(fix.patch)
             yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
-    elif search_result is not None and search_result.among:
+    elif search_result is not None and search_result.candidates:
         yield from _wrapped(
-            f"Fixed by dsfix; the search timed out before it could choose among: {', '.join(search_result.among)}.", 0
+            f"Fixed by dsfix, by some of {', '.join(search_result.candidates)}; the search ran out of time.", 0
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."
@@ -218,8 +218,8 @@ def as_json(audit: Audit) -> dict[str, Any]:
         and {
             "complete": search_result.complete,
             "trials": search_result.trials,
-            "cures": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in search_result.fixes],
-            "cures_among": list(search_result.among),
+            "fixes": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in search_result.fixes],
+            "candidates": list(search_result.candidates),
         },
     }
 

@@ -30,8 +30,8 @@ _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement
 _KIND_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.partial, functools.cached_property)
 _WRAPPED_ATTRIBUTES = ("__func__", "fget", "fset", "fdel", "func")
-_MAX_DECORATORS = 8  # decorators
-_POSITION: dict[str, Any] = {"lineno": 1, "col_offset": 0}
+_MAX_DECORATORS = 8
+_AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 lock = threading.RLock()
@@ -142,11 +142,7 @@ class _EditedFunction:
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
         """The existing closures of edited nested functions (a decorator's, say), with their new code."""
         for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} - {()}:
-            olds = [
-                nested_code(version, names)
-                for version in self.versions
-                if _references(version, names) != _COUNT_WHEN_UNUSED
-            ]
+            olds = [nested_code(version, names) for version in self.versions if _references(version, names) != _UNUSED]
             inner = nested_code(new, names)
             referrers = gc.get_referrers(*olds) if olds else []  # traverses everything that torch has loaded
             yield from ((referrer, inner) for referrer in referrers if isinstance(referrer, FunctionType))
@@ -257,9 +253,7 @@ def _compile(node: FunctionNode, qualname: str, like: CodeType, imported: frozen
     """
     body: ast.stmt = node
     for name in reversed(qualname.split(".")[:-1]):  # for name mangling, `__class__` and the qualified name
-        body = ast.ClassDef(
-            name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS, **_POSITION
-        )
+        body = ast.ClassDef(name=name, bases=[], keywords=[], body=[body], decorator_list=[], **_TYPE_PARAMS, **_AT)
     tree = ast.Module(body=[*_imports(imported), body], type_ignores=[])
     compiled = compile(tree, like.co_filename, "exec", flags=like.co_flags & _ANNOTATIONS, dont_inherit=True)
     for code in _nested(compiled):
@@ -270,7 +264,7 @@ def _compile(node: FunctionNode, qualname: str, like: CodeType, imported: frozen
 
 @functools.lru_cache(maxsize=8)
 def _imports(names: frozenset[str]) -> list[ast.Import]:
-    return [ast.Import(names=[ast.alias(name, **_POSITION) for name in names], **_POSITION)] if names else []
+    return [ast.Import(names=[ast.alias(name, **_AT) for name in names], **_AT)] if names else []
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -292,9 +286,9 @@ def _references(code: CodeType, names: Sequence[str]) -> int:
     return sys.getrefcount(nested_code(code, names))
 
 
-_COUNT_WHEN_UNUSED = _references((lambda: lambda: None).__code__, ["<lambda>"])
+_UNUSED = _references((lambda: lambda: None).__code__, ["<lambda>"])
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
-    _COUNT_WHEN_UNUSED = 0  # constants are not counted there
+    _UNUSED = 0  # constants are not counted there
 
 
 def _equal(one: CodeType, other: CodeType) -> bool:

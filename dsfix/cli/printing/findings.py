@@ -42,9 +42,9 @@ def print_findings(reading: LogReading, findings: Sequence[RankedFinding]) -> No
     print(f"here: {survey.versions_line()}")
     if named := reading.versions.described():
         print(f"in the log: {named}")
-    for standing, group in groupby(findings, key=lambda each: each.standing):
-        heading = _HEADINGS[standing]
-        if standing is FindingRole.FOLLOW_UP and findings[0].standing is FindingRole.FOLLOW_UP:
+    for role, group in groupby(findings, key=lambda each: each.role):
+        heading = _HEADINGS[role]
+        if role is FindingRole.FOLLOW_UP and findings[0].role is FindingRole.FOLLOW_UP:
             heading = _UNSEEN_CAUSE
         print(f"\n{heading}")
         for each in group:
@@ -53,13 +53,13 @@ def print_findings(reading: LogReading, findings: Sequence[RankedFinding]) -> No
 
 
 def _print(finding: RankedFinding, reading: LogReading) -> None:
-    problem = finding.found.problem
+    problem = finding.recognised.problem
     print(f"  {problem.id}: {problem.title}" if problem else f"  {_UNKNOWN}")
     rows = [("seen", _seen(finding, reading.files)), ("", output.printable(finding.first.text.strip()))]
-    if finding.found.where:
-        rows.append(("where", output.printable(finding.found.where)))
+    if finding.recognised.where:
+        rows.append(("where", output.printable(finding.recognised.where)))
     if problem:
-        rows += _about(problem, finding.found.patches, reading.versions)
+        rows += _about(problem, finding.recognised.patches, reading.versions)
     output.print_rows(rows, 10, "    ")
 
 
@@ -83,7 +83,7 @@ def _ranges(affects: Iterable[Mapping[str, str]]) -> str:
 
 
 def _seen(finding: RankedFinding, files: Sequence[LogFile]) -> str:
-    recognised, first = finding.found, finding.first
+    recognised, first = finding.recognised, finding.first
     times = "once" if recognised.count == 1 else f"{recognised.count} times"
     sources = sorted(recognised.sources, key=lambda name: (not name.isdecimal(), len(name), name))
     where = ""
@@ -130,14 +130,14 @@ def as_json(reading: LogReading, findings: Sequence[RankedFinding]) -> dict[str,
 
 
 def _json(finding: RankedFinding, reading: LogReading) -> dict[str, Any]:
-    recognised, problem, first = finding.found, finding.found.problem, finding.first
+    recognised, problem, first = finding.recognised, finding.recognised.problem, finding.first
     return {
         **(
             _problem(problem, recognised.patches, reading.versions)
             if problem
             else dict(_OF_UNKNOWN, what=recognised.where)
         ),
-        "standing": finding.standing.value,
+        "role": finding.role.value,
         "count": recognised.count,
         "processes": sorted(recognised.sources),
         "files": len(recognised.first),
