@@ -49,7 +49,7 @@ class AuditVerdict:
     """differences: in order of appearance; none means agreement within rounding.
 
     comparisons: number of compared numbers and tensors. not_compared: what, and why. patches: ids of the patches that
-    were applied in the ranks. versions: distribution -> version. device: as Lab.device_name. failed: why nothing could be
+    were applied. versions: distribution -> version. device: as Lab.device_name. failed: why nothing could be
     compared (timeout, ranks that crashed without a message), else "". errors: the ranks' tracebacks.
     """
 
