@@ -13,13 +13,13 @@ from .. import survey, versions
 from ..catalogue import registry
 from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
+from ..known_bugs import table
 from ..outcome import Outcome
 from ..patch import Severity
 from ..settings import Settings
-from ..upstream import table
 from . import prepare
 from .exits import BAD_USAGE, NO_ANSWER, OK, TROUBLE, CommandError
-from .printing import job_reports, output, upstream
+from .printing import job_reports, known_bugs, output
 
 NAME = "list"
 HELP = "list the patches that apply to the installed DeepSpeed, or its known bugs; imports neither torch nor DeepSpeed"
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         if options.upstream:
             if release is None:
                 release, remark = table.installed_release(versions.installed("deepspeed") or "", table.load())
-            return upstream.run(release, f"{heading} ({remark})" if remark else heading, options)
+            return known_bugs.run(release, f"{heading} ({remark})" if remark else heading, options)
         wanted, settings = options.severity or _SEVERITIES, Settings.read()
         entries = [entry for entry in registry.catalogue().values() if entry.patch.severity.value in wanted]
         listed = [(entry, _verdict(entry, release, settings)) for entry in entries]

@@ -9,14 +9,14 @@ import re
 from .. import survey, versions
 from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
+from ..known_bugs import table
+from ..known_bugs.coverage import Bug
 from ..outcome import UnknownPatch
 from ..patch import Patch
 from ..settings import Settings
-from ..upstream import table
-from ..upstream.coverage import Bug
 from .exits import OK, TROUBLE
-from .printing import output, upstream
-from .printing.upstream import Details
+from .printing import known_bugs, output
+from .printing.known_bugs import Details
 
 NAME = "show"
 HELP = "show one bug: what users see, what the patch does, upstream links, and whether the patch applies here"
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         entries, bugs = survey.find_entries(options.id), list[Bug]()
     except UnknownPatch:
-        entries, bugs = [], upstream.lookup(options.id)
+        entries, bugs = [], known_bugs.lookup(options.id)
         if not bugs:
             raise
     verdicts = [(entry, survey.verdict_of(entry, Settings.read())) for entry in entries]
@@ -40,11 +40,11 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         payload = {
             "patches": [_as_json(*each) for each in verdicts],
-            "bugs": [upstream.as_json(*answer) for answer in answers],
+            "bugs": [known_bugs.as_json(*answer) for answer in answers],
         }
         output.print_json(payload)
     else:
-        stories = [*(_story(*each) for each in verdicts), *(upstream.detail_rows(*answer) for answer in answers)]
+        stories = [*(_story(*each) for each in verdicts), *(known_bugs.detail_rows(*answer) for answer in answers)]
         for number, (paragraphs, rows) in enumerate(stories):
             print("\n" * bool(number), end="")
             for place, paragraph in enumerate(paragraphs, 1):

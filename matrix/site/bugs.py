@@ -13,8 +13,8 @@ from typing import Callable
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
+from dsfix.known_bugs import coverage
 from dsfix.patch import RAN, Edit
-from dsfix.upstream import coverage
 from dsfix.versions import satisfies
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records, scenario

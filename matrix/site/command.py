@@ -14,19 +14,19 @@ from pathlib import Path
 from dsfix.catalogue import registry
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.explain import signature
-from dsfix.upstream import coverage
-from dsfix.upstream import table as known_bugs
-from dsfix.upstream.coverage import Bug
+from dsfix.known_bugs import coverage
+from dsfix.known_bugs import table as known_bugs
+from dsfix.known_bugs.coverage import Bug
 from matrix import table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
+from matrix.deepspeed_tests import docs as deepspeed_tests
+from matrix.deepspeed_tests import records as deepspeed_tests_records
 from matrix.pages import evidence
 from matrix.parts import docs as parts
 from matrix.parts import record as parts_record
 from matrix.sdists import Index
 from matrix.site import bugs, diffs, guides, index, known, links, start
-from matrix.upstream import docs as upstream_tests
-from matrix.upstream import records as upstream_tests_records
 
 NAME = "site"
 HELP = "build the documentation site: the guides, a page for each bug, and the search"
@@ -88,7 +88,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "bugs/without-patch.md", known.listing(rows(), all_)
     yield "results/bystanders.md", bystanders.render(jobs)
     yield "results/parts.md", parts.render(parts_record.load())
-    yield "results/upstream-tests.md", upstream_tests.render(upstream_tests_records.load_all())
+    yield "results/deepspeed-tests.md", deepspeed_tests.render(deepspeed_tests_records.load_all())
     for name, text in guides.pages(CHECKOUT, sdists):
         yield name, text
         if guides.searched(name):

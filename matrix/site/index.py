@@ -9,12 +9,12 @@ from typing import Any
 
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import CommandError
-from dsfix.cli.printing.upstream import bug_name
+from dsfix.cli.printing.known_bugs import bug_name
 from dsfix.explain import literals
 from dsfix.explain.signature import Role, Signature
-from dsfix.upstream import coverage, search
-from dsfix.upstream.coverage import Bug
-from dsfix.upstream.table import Table
+from dsfix.known_bugs import coverage, search
+from dsfix.known_bugs.coverage import Bug
+from dsfix.known_bugs.table import Table
 from dsfix.versions import satisfies
 from matrix.site import bugs, known
 

@@ -10,11 +10,11 @@ from packaging.specifiers import SpecifierSet
 import dsfix.check.rules
 import dsfix.doctor.rules
 from dsfix import rules
-from dsfix.cli.printing.upstream import bug_name
+from dsfix.cli.printing.known_bugs import bug_name
 from dsfix.explain.signature import Role, Signature
+from dsfix.known_bugs.coverage import Bug, CoverageState, Status
+from dsfix.known_bugs.table import Table
 from dsfix.rules import Rule
-from dsfix.upstream.coverage import Bug, CoverageState, Status
-from dsfix.upstream.table import Table
 from matrix.pages import text
 from matrix.site import bugs
 

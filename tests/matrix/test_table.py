@@ -13,8 +13,8 @@ from packaging.version import Version
 from dsfix.catalogue import registry
 from dsfix.cli.exits import CommandError
 from dsfix.engine.verdict import Verdict
+from dsfix.known_bugs import table as known_bugs
 from dsfix.outcome import Outcome
-from dsfix.upstream import table as known_bugs
 from matrix import add, source_proof, table, toxini
 from matrix.changed import command as changed
 

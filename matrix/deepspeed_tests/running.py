@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from matrix.deepspeed_tests import fixes, records, selection
+from matrix.deepspeed_tests.processes import Ended
+from matrix.deepspeed_tests.records import VARIANTS, Record, Run
 from matrix.runner import Progress
-from matrix.upstream import fixes, records, selection
-from matrix.upstream.processes import Ended
-from matrix.upstream.records import VARIANTS, Record, Run
 
 #: tests per process
 _GROUP = 100
@@ -20,7 +20,7 @@ _REPEATS = 2
 
 
 class Tests(Protocol):
-    """The interface of matrix.upstream.processes.Session."""
+    """The interface of matrix.deepspeed_tests.processes.Session."""
 
     @property
     def versions(self) -> dict[str, str]: ...

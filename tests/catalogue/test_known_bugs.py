@@ -6,9 +6,9 @@ import pytest
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
+from dsfix.known_bugs import coverage, table
+from dsfix.known_bugs.coverage import CoverageState
 from dsfix.patch import Patch, Provide, Severity
-from dsfix.upstream import coverage, table
-from dsfix.upstream.coverage import CoverageState
 
 RELEASES = ("0.12.0", "0.12.1", "0.13.0", "0.13.1")
 PULL = "https://github.com/deepspeedai/DeepSpeed/pull/1"

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from ... import survey
 from ...catalogue import registry
-from ...upstream import coverage, table
-from ...upstream.coverage import Bug, CoverageState, Status
+from ...known_bugs import coverage, table
+from ...known_bugs.coverage import Bug, CoverageState, Status
 from ..exits import OK
 from . import output
 
