@@ -13,12 +13,12 @@ from packaging.version import Version
 from dsfix.cli.exits import OK, TROUBLE, CommandError
 from dsfix.outcome import Outcome
 from dsfix.upstream.table import PATH as KNOWN
-from dsfix.upstream.table import with_head
 from dsfix.versions import satisfies
 from matrix import runner, source_proof, table, toxini
 from matrix.changed import command as changed
 from matrix.environments import Unavailable as NotRunHere
 from matrix.sdists import Index, Unavailable
+from matrix.upstream_rows import with_head
 
 NAME = "add"
 GATE = toxini.PATH.with_name("dsfix") / "versions.py"

@@ -36,3 +36,15 @@ def test_it_is_generated_from_the_sources(tmp_path):
         '  "old": [["1.0", "1.0", ""]],\n'
         '  "train_batch_size": [["1.0", null, ""]]\n }\n}\n'
     )
+
+
+def test_spans_of_the_table():
+    merged = configkeys.merged(
+        {"1.0": {"a": "", "b": ""}, "1.1": {"a": "", "c": "int"}, "1.2": {"a": "removed", "b": "", "c": "int"}}
+    )
+    assert merged["releases"] == ["1.0", "1.2"]
+    assert merged["keys"] == {
+        "a": [["1.0", "1.1", ""], ["1.2", None, "removed"]],
+        "b": [["1.0", "1.0", ""], ["1.2", None, ""]],
+        "c": [["1.1", None, "int"]],
+    }
