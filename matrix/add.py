@@ -12,12 +12,12 @@ from packaging.version import Version
 
 from dsfix.cli.exits import OK, TROUBLE, CommandError
 from dsfix.known_bugs.table import PATH as KNOWN
-from dsfix.known_bugs.table import with_head
 from dsfix.outcome import Outcome
 from dsfix.versions import satisfies
 from matrix import runner, source_proof, table, toxini
 from matrix.changed import command as changed
 from matrix.environments import Unavailable as NotRunHere
+from matrix.known_bug_rows import with_head
 from matrix.sdists import Index, Unavailable
 
 NAME = "add"

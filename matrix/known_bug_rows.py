@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from dsfix.cli.exits import OK, CommandError
-from dsfix.known_bugs.table import COLUMNS, PATH, Table, parse, with_head
+from dsfix.known_bugs.table import COLUMNS, PATH, Table, parse
 
 NAME = "known-bug-rows"
 HELP = "list DeepSpeed's commits since the last judged one that look like fixes, as rows for the table of known bugs"
@@ -147,3 +147,10 @@ def _git(clone: Path, *arguments: str) -> str:
         reason = (done.stderr.strip().splitlines() or ["git failed"])[-1]
         raise CommandError(f"{clone} is no clone of DeepSpeed that has this commit: {reason}")
     return done.stdout
+
+
+def with_head(text: str, **values: str) -> str:
+    """The table's text with these values in its head."""
+    for name, value in values.items():
+        text = re.sub(rf"(?m)^# {name}: .*$", f"# {name}: {value}", text)
+    return text

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Callable, Protocol, TypeVar
+from typing import Callable, TypeVar
 
 from ..catalogue import registry
 from ..patch import Severity
@@ -14,14 +14,6 @@ from .agreement import AuditVerdict
 from .plan import Plan
 
 _Item = TypeVar("_Item")
-
-
-class Trial(Protocol):
-    """dsfix.audit.trial.trial, with the parameters that an audit of the installed DeepSpeed uses."""
-
-    def __call__(
-        self, plan: Plan, *, skip: Sequence[str] = ..., patched: bool = ..., timeout: float = ...
-    ) -> AuditVerdict: ...
 
 
 @dataclass(frozen=True)
@@ -52,13 +44,13 @@ class _OutOfTime(Exception):
 
 @dataclass
 class Search:
-    """A search for one plan. with_dsfix: the verdict with all patches that apply.
+    """A search for one plan. trial: as in trial.py. with_dsfix: the verdict with all patches that apply.
 
     deadline: of time.monotonic(). timeout: of one trial, in seconds. watched: called before each trial with what is
     tried, and after it with None and the verdict.
     """
 
-    trial: Trial
+    trial: Callable[..., AuditVerdict]
     plan: Plan
     with_dsfix: AuditVerdict
     deadline: float

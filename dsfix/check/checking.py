@@ -9,7 +9,6 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Union
 
@@ -214,7 +213,7 @@ def _target(wanted: str | None) -> tuple[keys.KnownKeys, str, list[str], bool]:
         assumed.append(f"deepspeed {newest}, since the installed one has no valid version (its own keys are used)")
         version = Version(newest)
     try:
-        return _read_from(_package()), str(version), assumed, True
+        return _read_from(versions.module_file("deepspeed")), str(version), assumed, True
     except extract.UnreadableSource as error:
         assumed.append(f"the keys of deepspeed {version} from dsfix's table: {error}")
         return keys.of_release(version), str(version), assumed + _outside(version), True
@@ -229,18 +228,10 @@ def _outside(version: Version) -> list[str]:
 
 
 @functools.cache
-def _read_from(package: Path) -> keys.KnownKeys:
-    return extract.extract_keys(package)
-
-
-def _package() -> Path:
-    try:
-        spec = find_spec("deepspeed")
-    except (ImportError, ValueError) as error:
-        raise extract.UnreadableSource(str(error)) from None
-    if spec is None or spec.origin is None:
+def _read_from(file: str | None) -> keys.KnownKeys:
+    if file is None:
         raise extract.UnreadableSource("the package is missing or empty")
-    return Path(spec.origin).parent
+    return extract.extract_keys(Path(file).parent)
 
 
 def _versions(release: str) -> dict[str, str | None]:

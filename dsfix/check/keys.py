@@ -6,7 +6,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,19 +148,3 @@ def elsewhere(path: tuple[str, ...]) -> str | None:
     if not spans:
         return None
     return ", ".join(f"{first} to {last}" if last else f"{first} and later" for first, last, _ in spans)
-
-
-def merged(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    spans: dict[str, list[list[str | None]]] = {}
-    names = list(releases)
-    for number, (release, flat) in enumerate(releases.items()):
-        for path, what in flat.items():
-            known = spans.setdefault(path, [])
-            if known and known[-1][2] == what and known[-1][1] == names[number - 1]:
-                known[-1][1] = release
-            else:
-                known.append([release, release, what])
-    for known in spans.values():
-        if known[-1][1] == names[-1]:
-            known[-1][1] = None
-    return {"releases": [names[0], names[-1]], "keys": dict(sorted(spans.items()))}

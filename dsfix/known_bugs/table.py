@@ -99,13 +99,6 @@ def parse(text: str) -> Table:
     return Table(releases, judged, tuple(_row(row) for row in rows[1:]))
 
 
-def with_head(text: str, **values: str) -> str:
-    """The table's text with these values in its head."""
-    for name, value in values.items():
-        text = re.sub(rf"(?m)^# {name}: .*$", f"# {name}: {value}", text)
-    return text
-
-
 def _row(line: str) -> Row:
     cells = line.split("\t")
     if len(cells) != len(COLUMNS):

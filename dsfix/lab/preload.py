@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from dsfix.lab.cuda.compiling import supported_torch
 from dsfix.lab.distributions import LabUnavailable, gpu_likely
@@ -78,7 +77,5 @@ class ForkServer:
     def __enter__(self) -> ForkServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -213,11 +213,3 @@ def test_an_installed_version_between_and_after_the_releases_is_judged_by_versio
     version, result = table.installed_release(text, table.parse(written()))
     assert str(version) == text
     assert (remark in result) if remark else result == ""
-
-
-def test_the_head_is_written_without_touching_the_rows():
-    text = written(row())
-    changed = table.with_head(text, judged="ff", releases="0.12.0 0.14.0")
-    assert table.parse(changed).judged == "ff"
-    assert [str(release) for release in table.parse(changed).releases] == ["0.12.0", "0.14.0"]
-    assert changed.splitlines()[2:] == text.splitlines()[2:]

@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsfix.audit import learning_rates, model, muon, reference  # noqa: E402
+from dsfix.audit import learning_rates, model, reference  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
-from dsfix.audit.pieces import Part, Piece, Record, Step, join  # noqa: E402  # noqa: E402
+from dsfix.audit.pieces import Part, Piece, Record, Step, join  # noqa: E402
 from dsfix.audit.plan import Plan, Unsupported  # noqa: E402
+from matrix.bystanders import muon  # noqa: E402
 
 
 def config(precision="fp32", clip=1.0, **more):
