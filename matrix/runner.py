@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.lab.preload import ForkServer
 
-_PAUSE = 30.0  # seconds between two lines of a Meter
+_PAUSE = 30.0  # seconds between two lines of Progress
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 

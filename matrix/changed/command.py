@@ -49,18 +49,17 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     changes = functions.between(environments.installed(old), environments.installed(new))
     every = space.samples(space.jobs_of(new))
     print(f"deepspeed {old} to {new}: {len(changes)} functions changed, {len(every)} jobs", flush=True)
-    results_after: dict[str, JobResult] = {}
+    marked: dict[str, JobResult] = {}
     meter = runner.Progress(len(every))
     with (
         Marked(old, new) as trials,
         runner.run_parallel(every, lambda job: trials.run(job, NONE), at_a_time) as ended,
     ):
         for job, seen in ended:
-            results_after[job.id] = seen
+            marked[job.id] = seen
             meter.advance()
     reached = {
-        name: {(path, line) for path, lines in seen.run.items() for line in lines}
-        for name, seen in results_after.items()
+        name: {(path, line) for path, lines in seen.run.items() for line in lines} for name, seen in marked.items()
     }
     for sentence in listed(changes, reached):
         print(sentence)
@@ -71,9 +70,7 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     with (
         Trials(old, marks=None) as before,
         Trials(new, marks=None) as after,
-        runner.run_parallel(
-            chosen, lambda job: compared(job, before, after, results_after[job.id]), at_a_time
-        ) as ended,
+        runner.run_parallel(chosen, lambda job: compared(job, before, after, marked[job.id]), at_a_time) as ended,
     ):
         for job, sentence in ended:
             print(f"  {job.id}: {sentence or 'the same'}", flush=True)
