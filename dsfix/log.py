@@ -61,7 +61,6 @@ def inform(message: str) -> None:
 
 
 def warn(message: str) -> None:
-    """One WARNING."""
     _enabled().warning(message)
 
 

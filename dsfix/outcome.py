@@ -57,6 +57,14 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", most: int = 1) -> str:
+    """A hint for an unknown name: "; did you mean …?" with the nearest known ones, else `otherwise`."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else otherwise
+
+
 def some(names: Iterable[str], most: int) -> str:
     """The first `most` names, and how many more there are."""
     every = list(names)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .catalogue.registry import UnknownPatch
+from .outcome import did_you_mean, some
 from .patch import Severity
 
 _YES = {"1", "true", "yes", "on"}
@@ -98,9 +99,8 @@ class Settings(NamedTuple):
         named = [each for each in sorted(env) if each.startswith("DSFIX_")]
         named = [each for each in named if each not in _NAMES and not _INTERNAL.match(each)]
         if named:
-            shown = ", ".join(f"{each}{_nearest(each)}" for each in named[:_SHOWN])
-            more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-            complaints.append(f"dsfix has no variable {shown}{more}: ignored")
+            hints = "".join(did_you_mean(each, _NAMES) for each in named[:_SHOWN])
+            complaints.append(f"dsfix has no variable {some(named, _SHOWN)}: ignored{hints}")
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
         return cls(
@@ -137,13 +137,6 @@ class Settings(NamedTuple):
         if not default and self.only is None:
             return f"off by default; DSFIX_ONLY={patch_id} enables it"
         return None
-
-
-def _nearest(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, _NAMES, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _words(value: str) -> frozenset[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, TypeVar
 
-from ..outcome import describe
+from ..outcome import describe, did_you_mean
 from ..patch import Patch
 from . import entry_points
 
@@ -54,7 +54,6 @@ class Entry(NamedTuple):
 
     @property
     def area(self) -> str:
-        """The folder of its file."""
         return self.module.__name__.rpartition(".")[0].rpartition(".")[2]
 
     @property
@@ -221,7 +220,6 @@ def _modules(package: ModuleType) -> list[str]:
 
 
 def _last(name: str) -> str:
-    """The id of the patch in the module of that name."""
     return name.rpartition(".")[2]
 
 
@@ -273,7 +271,6 @@ def _try_import(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]
 
 
 def catalogue() -> dict[str, Entry]:
-    """id -> entry, for every patch that could be loaded."""
     return load()[0]
 
 
@@ -286,8 +283,5 @@ class UnknownPatch(LookupError):
     """No patch has this id; the message suggests the nearest ids."""
 
     def __init__(self, patch_id: str, known: Iterable[str]) -> None:
-        import difflib
-
-        near = difflib.get_close_matches(patch_id, list(known), n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix find WORDS` searches"
+        hint = did_you_mean(patch_id, known, "; `python -m dsfix find WORDS` searches", most=3)
         super().__init__(f"no patch is called {patch_id!r}{hint}")

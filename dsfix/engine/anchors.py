@@ -69,7 +69,6 @@ def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
 
 @functools.lru_cache(maxsize=32)
 def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
-    """The expressions of a tree, by type."""
     expressions: dict[type, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr):
@@ -107,10 +106,7 @@ def occurrences(tree: ast.AST, code: str) -> list[Place]:
 
 def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
     """The function that `qualname` names: usually its outermost function `function` itself, else one nested in it.
-
-    Raises:
-        Refused: none exists, or several.
-    """
+    Raises Refused: none exists, or several."""
     scope: ast.AST = function
     for name in split_target(qualname)[1]:
         nested = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n.name == name and n is not scope]
@@ -123,12 +119,8 @@ def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
 
 
 def locate(edit: Edit, function: FunctionNode) -> list[Place]:
-    """Where the edit goes.
-
-    Raises:
-        Refused: already-fixed if the edit's own result is found, drifted if the anchor does not occur exactly
-            as often as declared.
-    """
+    """Where the edit goes. Raises Refused: already-fixed if the edit's own result is found, drifted if the anchor does
+    not occur exactly as often as declared."""
     if edit.replace is None:
         every, made = statements(function, edit.anchor), _already_applied(edit, function)
         done = [place for place in every if id(place[0]) in made]
@@ -167,17 +159,13 @@ def _outside(places: Sequence[Place], others: Sequence[Place]) -> list[Place]:
 
 
 def first_line(code: str) -> str:
-    """The first line of `code`, for messages."""
     lines = textwrap.dedent(code).strip().splitlines()
     return lines[0] + (" …" if len(lines) > 1 else "")
 
 
 def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
-    """Makes all edits (patch id, edit) of one function, each located in the function as it was.
-
-    Raises:
-        Refused: see `locate`; conflict if two edits change the same code.
-    """
+    """Makes all edits (patch id, edit) of one function, each located in the function as it was. Raises Refused: see
+    `locate`; conflict if two edits change the same code."""
     located = [
         (patch_id, edit, place)
         for patch_id, edit in sorted(edits, key=lambda pair: pair[0])

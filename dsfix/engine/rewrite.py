@@ -72,11 +72,8 @@ class EditHandle:
 
 
 def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache) -> dict[str, EditHandle]:
-    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once.
-
-    Raises:
-        Refused: with the outcome and the reason; nothing has been changed then.
-    """
+    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once. Raises
+    Refused: with the outcome and the reason; nothing has been changed then."""
     handles = {patch_id: EditHandle(patch_id, cache) for patch_id in patches}
     edits_by_site: dict[str, dict[str, list[Edit]]] = {}
     for patch_id, edit in _pairs(patches):
@@ -160,11 +157,8 @@ def _pairs(edits: Mapping[str, Sequence[Edit]]) -> list[tuple[str, Edit]]:
 
 
 def find_function(module: ModuleType, qualname: str) -> FunctionType:
-    """The function of that name that was defined in the module's own file, beneath any decorators.
-
-    Raises:
-        Refused: drifted if the name does not exist, conflict if it leads only to functions of other files.
-    """
+    """The function of that name that was defined in the module's own file, beneath any decorators. Raises Refused:
+    drifted if the name does not exist, conflict if it leads only to functions of other files."""
     raw = attribute(module, qualname)[2]
     name, path = qualname.rpartition(".")[2], getattr(module, "__file__", None) or ""
     strangers: list[FunctionType] = []

@@ -153,8 +153,8 @@ def test_settings_that_disable_patches(simple, environment, value, words):
     [
         ({"DSFIX_SKIP": "crue"}, "DSFIX_SKIP: no patch is called 'crue'; did you mean cure?"),
         ({"DSFIX_ONLY": "cure, zzz"}, "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix find WORDS` searches"),
-        ({"DSFIX_SEVERTIY": "1"}, "dsfix has no variable DSFIX_SEVERTIY (did you mean DSFIX_SEVERITY?): ignored"),
-        ({f"DSFIX_{each}": "1" for each in range(9)}, ") and 6 more: ignored"),
+        ({"DSFIX_SEVERTIY": "1"}, "dsfix has no variable DSFIX_SEVERTIY: ignored; did you mean DSFIX_SEVERITY?"),
+        ({f"DSFIX_{each}": "1" for each in range(9)}, ", DSFIX_2 and 6 more: ignored"),
         ({"DSFIX_SEVERITY": "crash imports"}, "DSFIX_SEVERITY: unknown severity 'imports'; must be one of"),
         ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' must be 1 or 0: ignored"),
         ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' must be 1 or 0: ignored"),
