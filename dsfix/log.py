@@ -61,7 +61,6 @@ def info_on_rank_zero(message: str) -> None:
 
 
 def warn(message: str) -> None:
-    """One WARNING."""
     _enabled().warning(message)
 
 

@@ -56,16 +56,21 @@ class UnknownPatch(LookupError):
     """No patch has this id; the message suggests the nearest ids."""
 
     def __init__(self, patch_id: str, known: Iterable[str]) -> None:
-        import difflib
-
-        near = difflib.get_close_matches(patch_id, list(known), n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix find WORDS` searches"
+        hint = did_you_mean(patch_id, known, "; `python -m dsfix find WORDS` searches", most=3)
         super().__init__(f"no patch is called {patch_id!r}{hint}")
 
 
 def error_text(error: BaseException) -> str:
     """An unexpected exception, as a reason."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", most: int = 1) -> str:
+    """A hint for an unknown name: "; did you mean …?" with the nearest known ones, else `otherwise`."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def shortened_list(names: Iterable[str], most: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .outcome import UnknownPatch
+from .outcome import UnknownPatch, did_you_mean, shortened_list
 from .patch import Severity
 
 _YES = {"1", "true", "yes", "on"}
@@ -99,9 +99,8 @@ class Settings(NamedTuple):
         named = [each for each in sorted(env) if each.startswith("DSFIX_")]
         named = [each for each in named if each not in _NAMES and not _INTERNAL.match(each)]
         if named:
-            shown = ", ".join(f"{each}{_suggestion(each)}" for each in named[:_MAX_NAMED])
-            more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-            complaints.append(f"dsfix has no variable {shown}{more}: ignored")
+            hints = "".join(did_you_mean(each, _NAMES) for each in named[:_MAX_NAMED])
+            complaints.append(f"dsfix has no variable {shortened_list(named, _MAX_NAMED)}: ignored{hints}")
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
         return cls(
@@ -139,13 +138,6 @@ class Settings(NamedTuple):
         if not default and self.only is None and patch_id not in self.also:
             return f"off by default; DSFIX_ALSO={patch_id} enables it"
         return None
-
-
-def _suggestion(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, _NAMES, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _words(value: str) -> frozenset[str]:

@@ -77,7 +77,6 @@ def _last(error: str) -> str:
 
 
 def main(plan_file: str, directory: str) -> int:
-    """Writes the verdict to DIRECTORY/verdict."""
     plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
     jobs = {phase: read(path) for phase in PHASES if (path := Path(directory, phase)).is_dir()}
     resumed = {phase: seen for phase, seen in jobs.items() if seen}

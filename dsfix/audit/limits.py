@@ -13,7 +13,6 @@ Value = Any
 
 
 def _on(value: Value) -> bool:
-    """Whether a block or a flag is enabled."""
     return bool(value.get("enabled")) if isinstance(value, Mapping) else value is True
 
 

@@ -180,7 +180,6 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
 
 
 def describe(lab: Lab, seen: RankObservations) -> None:
-    """Records patches, versions and device."""
     seen.device = lab.device_name
     seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
     seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}

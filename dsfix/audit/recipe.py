@@ -69,7 +69,7 @@ def recipe(plan: Plan) -> Recipe:
     if plan.optimizer:
         if plan.optimizer not in _CLIENT:
             raise Unsupported(f"torch.optim.{plan.optimizer} is not audited; supported: {', '.join(_CLIENT)}")
-        return Recipe(plan.optimizer.lower(), client_options(plan))
+        return Recipe(plan.optimizer.lower(), {**_CLIENT[plan.optimizer], "weight_decay": 0.1})
     section = plan.config.get("optimizer")
     if not section:
         raise Unsupported("the config has no optimizer and none is given: nothing would be trained")
@@ -84,11 +84,6 @@ def recipe(plan: Plan) -> Recipe:
     if name in _WITHOUT:
         raise Unsupported(f"{section['type']} is not audited: {_WITHOUT[name]}")
     raise Unsupported(f"the audit has no reference for the optimizer {section['type']}")
-
-
-def client_options(plan: Plan) -> dict[str, Any]:
-    """Returns the options of the script's own optimizer apart from its groups."""
-    return {**_CLIENT[plan.optimizer], "weight_decay": 0.1}
 
 
 def _defaults(options: dict[str, Any], rate: float) -> dict[str, Any]:

@@ -203,7 +203,6 @@ def _wrapped(sentence: str, indent: int) -> Iterator[str]:
 
 
 def as_json(audit: Audit) -> dict[str, Any]:
-    """Returns the object that docs/audit.md describes."""
     search_result = audit.found
     return {
         "file": audit.file,

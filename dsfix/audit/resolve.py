@@ -27,12 +27,7 @@ class ResolvedConfig:
 
 
 def resolve(file: str, options: Options) -> ResolvedConfig:
-    """Returns the Plan for a config file: JSON, hjson or accelerate's YAML.
-
-    Raises:
-        NotAudited: the file has errors or asks for something that cannot be audited.
-        ValueError: one sentence: the file cannot be read.
-    """
+    """Returns the Plan for a config file: JSON, hjson or accelerate's YAML. Raises ValueError with a sentence."""
     checked = check(file, given=options.arguments)
     _require_no_errors(file, checked.findings)
     draft = Draft(checked.facts, options)

@@ -54,7 +54,6 @@ class Entry(NamedTuple):
 
     @property
     def area(self) -> str:
-        """The folder of its file."""
         return self.module.__name__.rpartition(".")[0].rpartition(".")[2]
 
     @property
@@ -221,7 +220,6 @@ def _modules(package: ModuleType) -> list[str]:
 
 
 def _id_of_module(name: str) -> str:
-    """The id of the patch in the module of that name."""
     return name.rpartition(".")[2]
 
 
@@ -273,7 +271,6 @@ def _try_import(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]
 
 
 def catalogue() -> dict[str, Entry]:
-    """id -> entry, for every patch that could be loaded."""
     return load()[0]
 
 

@@ -30,11 +30,7 @@ class UnreadableSource(Exception):
 
 
 def extract_keys(package: Path) -> KnownKeys:
-    """Returns the keys read by the DeepSpeed in the directory `package` (the one with its __init__.py).
-
-    Raises:
-        UnreadableSource: the directory has no DeepSpeedConfig, or lacks a module that it imports.
-    """
+    """The keys read by the DeepSpeed in this directory, the one with its __init__.py. Raises UnreadableSource."""
     source = _Source(package)
     config = source.module("runtime.config")
     if config is None or not isinstance(config.names.get("DeepSpeedConfig"), ast.ClassDef):
@@ -281,7 +277,6 @@ class _Body(ast.NodeVisitor):
         self.generic_visit(node)
 
     def bind(self, target: ast.expr, items: ast.expr) -> None:
-        """Notes which names of keys the variable of a loop may hold."""
         if isinstance(target, ast.Name):
             names = {name for each in getattr(items, "elts", ()) for name in self.names(each)}
             self.held.names.setdefault(target.id, set()).update(names)
@@ -310,7 +305,6 @@ class _Body(ast.NodeVisitor):
                 self.reader.function(module, owner, function, bindings)
 
     def bound(self, call: ast.Call, callee: ast.FunctionDef) -> _Bindings:
-        """Returns what the callee's parameters hold."""
         parameters = [argument.arg for argument in callee.args.args if argument.arg != "self"]
         defaults = callee.args.defaults
         defaults_by_name: dict[str, ast.expr] = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))

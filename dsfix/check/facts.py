@@ -126,12 +126,10 @@ class Facts:
         return self.job.on(section)
 
     def number(self, argument: str) -> float | None:
-        """Returns a numeric model argument, None if it is not given."""
         value = self.arguments.get(argument)
         return float(value) if is_number(value) else None
 
     def may_be(self, section: str) -> bool:
-        """Whether it is enabled, or still to be filled in."""
         return self.job.may_be(section)
 
     @property
@@ -155,7 +153,6 @@ class Facts:
         )
 
     def elsewhere(self, path: Path) -> str | None:
-        """Returns the releases that read a key, as text; None if there are none."""
         return keys.elsewhere((keys.INFERENCE, *path) if self.inference else path)
 
     @property

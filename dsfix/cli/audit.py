@@ -79,7 +79,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def schedule(text: str) -> str:
-    """The type of the option --schedule."""
     from ..lab.cuda.schedule import parse
 
     try:

@@ -123,7 +123,6 @@ def collect() -> Packages:
 
 
 def torch_files(file: str | None) -> Torch:
-    """Reads torch's files without importing them."""
     if file is None:
         return Torch()
     package = Path(file).parent
@@ -134,7 +133,6 @@ def torch_files(file: str | None) -> Torch:
 
 
 def deepspeed_files(file: str | None) -> DeepSpeed:
-    """Reads DeepSpeed's files without importing them."""
     if file is None:
         return DeepSpeed()
     package = Path(file).parent

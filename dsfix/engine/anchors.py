@@ -69,7 +69,6 @@ def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
 
 @functools.lru_cache(maxsize=32)
 def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
-    """The expressions of a tree, by type."""
     expressions: dict[type, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr):
@@ -107,10 +106,7 @@ def occurrences(tree: ast.AST, code: str) -> list[Place]:
 
 def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
     """The function that `qualname` names: usually its outermost function `function` itself, else one nested in it.
-
-    Raises:
-        ChangeRefused: none exists, or several.
-    """
+    Raises ChangeRefused: none exists, or several."""
     scope: ast.AST = function
     for name in split_target(qualname)[1]:
         nested = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n.name == name and n is not scope]
@@ -125,9 +121,8 @@ def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
 def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     """Where the edit goes.
 
-    Raises:
-        ChangeRefused: already-fixed if the edit's own result is found, drifted if the anchor does not occur exactly
-            as often as declared.
+    Raises ChangeRefused: already-fixed if the edit's own result is found, drifted if the anchor does not occur exactly
+    as often as declared.
     """
     if edit.replace is None:
         every, made = statements(function, edit.anchor), _already_applied(edit, function)
@@ -167,7 +162,6 @@ def _not_inside(places: Sequence[Place], others: Sequence[Place]) -> list[Place]
 
 
 def first_line(code: str) -> str:
-    """The first line of `code`, for messages."""
     lines = textwrap.dedent(code).strip().splitlines()
     return lines[0] + (" …" if len(lines) > 1 else "")
 
@@ -175,8 +169,7 @@ def first_line(code: str) -> str:
 def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     """Makes all edits (patch id, edit) of one function, each located in the function as it was.
 
-    Raises:
-        ChangeRefused: see `locate`; conflict if two edits change the same code.
+    Raises ChangeRefused: see `locate`; conflict if two edits change the same code.
     """
     located = [
         (patch_id, edit, place)

@@ -16,11 +16,7 @@ _ABSENT = object()
 
 
 def raw_attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
-    """(holder, name, raw value) of a dotted name in a module, without invoking descriptors.
-
-    Raises:
-        ChangeRefused: drifted if the name does not exist.
-    """
+    """(holder, name, raw value) of a dotted name in a module, without invoking descriptors. Raises ChangeRefused."""
     value: Any = module
     for part in qualname.split("."):
         holder, name = value, part
@@ -93,10 +89,8 @@ def _has_another_home(value: Any, made_in: str) -> bool:
 def replace_attribute(module: ModuleType, change: Replace) -> AttributeHandle:
     """Puts the replacement in place of the target and of every alias of it in imported modules.
 
-    Aliases of values from outside the target's package (a number, None, a module, a dtype) are left alone.
-
-    Raises:
-        ChangeRefused: drifted if the target does not exist, conflict if it belongs to another package.
+    Aliases of values from outside the target's package (a number, None, a module, a dtype) are left alone. Raises
+    ChangeRefused: drifted if the target does not exist, conflict if it belongs to another package.
     """
     holder, name, raw = raw_attribute(module, change.qualname)
     function = getattr(raw, "__func__", raw)

@@ -293,10 +293,8 @@ def apply(
 ) -> list[Handle]:
     """Makes all of the patch's changes in one executed module, or none if one does not fit.
 
-    name: the module's import name, if it is run as a program. edited: its edits, if they have been made.
-
-    Raises:
-        ChangeRefused: a change does not fit; nothing has been changed then.
+    name: the module's import name, if it is run as a program. edited: its edits, if they have been made. Raises
+    ChangeRefused: a change does not fit; nothing has been changed then.
     """
     name = name or module.__name__
     changes = [change for change in patch.changes if change.module == name]

@@ -38,7 +38,6 @@ class Finder:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Stops watching."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 

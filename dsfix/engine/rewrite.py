@@ -72,11 +72,8 @@ class EditHandle:
 
 
 def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache) -> dict[str, EditHandle]:
-    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once.
-
-    Raises:
-        ChangeRefused: with the outcome and the reason; nothing has been changed then.
-    """
+    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once. Raises
+    ChangeRefused: with the outcome and the reason; nothing has been changed then."""
     handles = {patch_id: EditHandle(patch_id, cache) for patch_id in patches}
     edits_by_site: dict[str, dict[str, list[Edit]]] = {}
     for patch_id, edit in _flattened(patches):
@@ -162,8 +159,7 @@ def _flattened(edits: Mapping[str, Sequence[Edit]]) -> list[tuple[str, Edit]]:
 def find_function(module: ModuleType, qualname: str) -> FunctionType:
     """The function of that name that was defined in the module's own file, beneath any decorators.
 
-    Raises:
-        ChangeRefused: drifted if the name does not exist, conflict if it leads only to functions of other files.
+    Raises ChangeRefused: drifted if the name does not exist, conflict if it leads only to functions of other files.
     """
     raw = raw_attribute(module, qualname)[2]
     name, path = qualname.rpartition(".")[2], getattr(module, "__file__", None) or ""

@@ -87,7 +87,6 @@ def text_of(path: str) -> str | None:
 
 @cached_until_changed
 def digest_of(path: str) -> bytes:
-    """A digest of the file's text."""
     return hashlib.blake2b((text_of(path) or "").encode(errors="surrogatepass"), digest_size=16).digest()
 
 

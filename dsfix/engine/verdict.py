@@ -126,10 +126,9 @@ def _check_all(changes: Sequence[Change]) -> None:
 
 
 def places(edit: Edit) -> tuple[FunctionSource, list[anchors.Place]]:
-    """The location of an edit in the installed source: the function's block, the places in its syntax tree.
+    """An edit's place in the installed source: the function's block, the places in its syntax tree.
 
-    Raises:
-        ChangeRefused: already-fixed, or drifted.
+    Raises ChangeRefused.
     """
     refused = ChangeRefused(Outcome.DRIFTED, f"{edit.module} has no function {edit.qualname}")
     for block in find_blocks(_file(edit.module), edit.qualname):

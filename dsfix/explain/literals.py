@@ -38,11 +38,7 @@ def _blocks(text: bytes) -> list[int]:
 
 
 def required(pattern: str) -> list[Clause[str]]:
-    """Returns the clauses of a regular expression in order; a matching text satisfies all of them.
-
-    Raises:
-        re.error: the pattern is not a regular expression.
-    """
+    """Returns the clauses of a regular expression in order; a matching text satisfies all of them."""
     parsed = _parser.parse(pattern)
     return [] if parsed.state.flags & re.IGNORECASE else _clauses(parsed)
 

@@ -29,11 +29,7 @@ class ConfigError(GuardError):
 
 
 def before(call: Call) -> None:
-    """Logs errors and warnings on rank 0; only the command prints notes.
-
-    Raises:
-        ConfigError: under DSFIX_CHECK=error, if an error is found.
-    """
+    """Logs errors and warnings on rank 0; only the command prints notes. Raises ConfigError."""
     if call.settings.check == "off" or call.config is None:
         return
     from ..check.checking import check

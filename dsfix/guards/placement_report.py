@@ -122,10 +122,8 @@ def placement_report(engine_or_model: Any, device: Any = None) -> PlacementRepor
     Not reported, because it is correct or cannot be decided: tensors on meta or offloaded by DeepSpeed; what an engine
     with dont_change_device, or below ZeRO-3 a class that overrides `_apply`, leaves in place; and these attributes:
     0-dim tensors on the CPU, which arithmetic accepts, copies of a buffer named ``original_...``, tensors that a hook
-    recomputes before each forward pass (weight_norm), and those of classes of transformers and DeepSpeed.
-
-    Raises:
-        TypeError: the argument is neither an engine nor a torch.nn.Module.
+    recomputes before each forward pass (weight_norm), and those of classes of transformers and DeepSpeed. Raises
+    TypeError: the argument is neither an engine nor a torch.nn.Module.
     """
     import torch
 

@@ -40,10 +40,7 @@ class RankError(GuardError):
 
 def after(call: Call, result: Any) -> None:
     """Publishes this rank's statement once and compares all published ones. result: deepspeed.initialize's tuple.
-
-    Raises:
-        RankError: the ranks of the created engine differ.
-    """
+    Raises RankError: the ranks of the created engine differ."""
     global _published
     distributed: Any = sys.modules.get("torch.distributed")  # DeepSpeed imports it in a distributed job
     if distributed is None or not call.settings.rank_check or not distributed.is_initialized():

@@ -27,7 +27,6 @@ class Statement:
 
     @classmethod
     def of_this_process(cls) -> Statement:
-        """The statement of this process."""
         reports = process.report()
         return cls(
             {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},

@@ -52,7 +52,6 @@ class Row:
 
     @property
     def worst(self) -> tuple[int, int, str]:
-        """Sorts the worst first."""
         return SEVERITIES.index(self.severity), -self.weight, self.key
 
 

@@ -195,7 +195,6 @@ class Lab:
 
 @contextmanager
 def _cannot_tell() -> Iterator[None]:
-    """Turns LabUnavailable into CannotTell."""
     try:
         yield
     except LabUnavailable as error:

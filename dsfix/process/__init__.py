@@ -64,11 +64,8 @@ def _command() -> list[str]:
 
 
 def activate() -> Settings | None:
-    """Starts the engine with the environment's settings and returns them; None if it is already running.
-
-    Raises:
-        StrictError: under DSFIX_STRICT=1, in place of any warning.
-    """
+    """Starts the engine with the environment's settings and returns them; None if it is already running. Raises
+    StrictError: under DSFIX_STRICT=1, in place of any warning."""
     global _engine, _why_not_active
     if _engine is not None:  # dsfix is reloaded
         return None
@@ -137,11 +134,9 @@ def require(*patch_ids: str) -> None:
     """Raises if dsfix, or one of these patches, is not active; for scripts that are wrong without them.
 
     A patch is accepted if it is applied, if it will be applied when DeepSpeed is imported, or if the installed
-    DeepSpeed does not have its bug. With ids this takes about 2 ms.
-
-    Raises:
-        RequirementError: one sentence: dsfix is disabled, was imported after DeepSpeed, or could not start; or an id is
-            unknown, or its patch is disabled or could not be applied.
+    DeepSpeed does not have its bug. With ids this takes about 2 ms. Raises RequirementError: one sentence: dsfix is
+    disabled, was imported after DeepSpeed, or could not start; or an id is unknown, or its patch is disabled or could
+    not be applied.
     """
     if _why_not_active or _engine is None:
         raise RequirementError(f"this script requires dsfix, but {_why_not_active}")
@@ -159,11 +154,7 @@ def require(*patch_ids: str) -> None:
 
 
 def revert(patch_id: str) -> None:
-    """Reverts one patch for the rest of this process; its outcome becomes `disabled`.
-
-    Raises:
-        UnknownPatch: no patch has this id.
-    """
+    """Reverts one patch for the rest of this process; its outcome becomes `disabled`. Raises UnknownPatch."""
     if _engine is not None:
         _engine.revert(patch_id)
 

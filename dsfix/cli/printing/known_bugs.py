@@ -23,7 +23,6 @@ _Found = Sequence[tuple[Bug, Status]]
 
 
 def run(release: Version, heading: str, options: argparse.Namespace) -> int:
-    """Prints the known bugs of the release, and returns the exit status."""
     known = coverage.bugs(table.load(), registry.catalogue())
     severities = options.severity or table.SEVERITIES
     affected = [(bug, bug.on(release)) for bug in known if bug.row.has(release) and bug.row.severity in severities]

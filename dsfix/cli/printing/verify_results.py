@@ -79,7 +79,6 @@ class VerifiedPatch:
 
     @property
     def runs(self) -> list[tuple[str, Sighting]]:
-        """The runs that were made, each with its name."""
         return [(name, run) for name, run in (("without", self.without), ("with", self.patched)) if run]
 
 

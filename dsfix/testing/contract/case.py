@@ -75,7 +75,6 @@ class Case:
 
     @property
     def evidence(self) -> list[str]:
-        """The modules that contain the evidence."""
         return list(dict.fromkeys(each.module for each in (*self.patch.present, *self.patch.fixed)))
 
     @property
@@ -108,7 +107,6 @@ class Case:
         return ContractBroken(f"{self.id} on DeepSpeed {self.release}: {what}")
 
     def expect(self, holds: object, what: str) -> None:
-        """Raises ContractBroken unless it holds."""
         if not holds:
             raise self.broken(what)
 

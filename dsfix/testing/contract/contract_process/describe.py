@@ -47,7 +47,6 @@ def _argument(instruction: dis.Instruction) -> str:
 
 
 def lines_of(code: CodeType) -> list[int]:
-    """All line numbers of the code."""
     lines = {line for *_, line in code.co_lines() if line is not None}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
