@@ -23,7 +23,8 @@ _PAGE = """\
 ```
 
 dsfix fixes known bugs in your installed DeepSpeed. Put `import dsfix` on the first line of the training script: it
-patches DeepSpeed in memory as it is imported, and only where the installed release has the bug. [Start here](README.md).
+patches DeepSpeed in memory as it is imported, and only where the installed release has the bug.
+[Start here](README.md).
 
 - [The patches](docs/patches.md)
 - [The bugs without a patch](bugs/without-patch.md), and what helps
