@@ -74,7 +74,7 @@ def main() -> int:
     options = parser.parse_args()
     settings = [{**space.plain(), **each} for each in (OF_MANY if options.parameters else SETTINGS)]
     ratios: list[list[float]] = [[] for _ in settings]
-    with trials.Trials(options.release, marks=False) as every:
+    with trials.Trials(options.release, marks=None) as every:
         for number in range(options.rounds):
             for setting, found in zip(settings, ratios):
                 turns = (NONE, ALL) if number % 2 else (ALL, NONE)

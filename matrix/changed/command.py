@@ -68,8 +68,8 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     print(f"{len(chosen)} jobs reach what any job does:", flush=True)
     meter = runner.Meter(len(chosen))
     with (
-        Trials(old, marks=False) as before,
-        Trials(new, marks=False) as after,
+        Trials(old, marks=None) as before,
+        Trials(new, marks=None) as after,
         runner.run_parallel(chosen, lambda job: compared(job, before, after, results[job.id]), at_a_time) as ended,
     ):
         for job, sentence in ended:
@@ -81,9 +81,7 @@ class Marked(Trials):
     """Runs jobs of the new release; `JobResult.run` has the new statements that were reached: file -> lines."""
 
     def __init__(self, old: str, new: str) -> None:
-        super().__init__(new)
-        self._scripts = (_HERE / "marking.py", *self._scripts[-1:])
-        self._more = {"DSFIX_MATRIX_OLD": str(environments.installed(old))}
+        super().__init__(new, _HERE / "marking.py", DSFIX_MATRIX_OLD=str(environments.installed(old)))
         text = old.encode() + b"".join((_HERE / f"{each}.py").read_bytes() for each in ("functions", "marks"))
         self._since = hashlib.sha256(text).hexdigest()[:8]
 
