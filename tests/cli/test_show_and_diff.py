@@ -162,36 +162,34 @@ def changed(tmp_path, monkeypatch):
     return lines
 
 
-def test_after(changed):
-    assert changed({"after": "z = abs(x) + abs(x)", "code": "if z:\n    z += 1"}) == ["+    if z:", "+        z += 1"]
+LINE = "z = abs(x) + abs(x)"
 
 
-def test_before(changed):
-    assert changed({"before": "z = abs(x) + abs(x)", "code": "x = -x"}) == ["+    x = -x"]
-
-
-def test_replaced_statement(changed):
-    assert changed({"replace": "z = abs(x) + abs(x)", "code": "z = 0"}) == ["-    z = abs(x) + abs(x)", "+    z = 0"]
-
-
-def test_two_expressions_of_one_line(changed):
-    removed, added = changed({"replace": "abs(x)", "code": "float(abs(x))", "count": 2})
-    assert added == "+    z = float(abs(x)) + float(abs(x))"
-    assert removed == "-    z = abs(x) + abs(x)"
-
-
-def test_columns_count_bytes(changed):
-    assert changed({"replace": "abs(y)", "code": "y"}) == ['-        "é", abs(y),', '+        "é", y,']
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ({"after": LINE, "code": "if z:\n    z += 1"}, ["+    if z:", "+        z += 1"]),
+        ({"before": LINE, "code": "x = -x"}, ["+    x = -x"]),
+        ({"replace": LINE, "code": "z = 0"}, [f"-    {LINE}", "+    z = 0"]),
+        (
+            {"replace": "abs(x)", "code": "float(abs(x))", "count": 2},
+            [f"-    {LINE}", "+    z = float(abs(x)) + float(abs(x))"],
+        ),
+        ({"replace": "abs(y)", "code": "y"}, ['-        "é", abs(y),', '+        "é", y,']),  # columns count bytes
+    ],
+)
+def test_the_lines_of_an_edit(changed, edit, expected):
+    assert changed(edit) == expected
 
 
 def test_several_edits(changed):
-    edits = ({"before": "z = abs(x) + abs(x)", "code": "x = -x"}, {"after": "z = abs(x) + abs(x)", "code": "z += 1"})
+    edits = ({"before": LINE, "code": "x = -x"}, {"after": LINE, "code": "z += 1"})
     assert changed(*edits) == changed(*reversed(edits)) == ["+    x = -x", "+    z += 1"]
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_edits_at_one_place_keep_their_order(changed, where):
-    edits = [{where: "z = abs(x) + abs(x)", "code": code} for code in ("x += 1", "x *= 2")]
+    edits = [{where: LINE, "code": code} for code in ("x += 1", "x *= 2")]
     assert changed(*edits) == ["+    x += 1", "+    x *= 2"]
 
 

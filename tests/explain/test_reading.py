@@ -12,7 +12,6 @@ import pytest
 
 from dsfix.explain import excerpts, problems, stream
 from dsfix.explain.fixes import fixes
-from dsfix.explain.recognise import LogReading
 from tests.explain.test_tracebacks import TRACEBACKS
 
 HERE = Path(__file__).parent
@@ -381,44 +380,31 @@ def test_a_message_above_a_traceback_that_is_cut(recognised):
 SITE = "/opt/env/lib/python3.11/site-packages"
 
 
-@pytest.fixture
-def where(tmp_path):
-    def read(*frames, error="RuntimeError: an error of the test"):
-        lines = [f'  File "{path}", line 7, in {name}\n    x = f(x)' for path, name in frames]
-        log = tmp_path / "log"
-        log.write_text("\n".join(["Traceback (most recent call last):", *lines, error, ""]))
-        reading = LogReading()
-        reading.read(str(log))
-        (results,) = reading.unknown.values()
-        return results.where
-
-    return read
-
-
-def test_raised_in_deepspeed(where):
-    said = where(("/home/me/train.py", "main"), (f"{SITE}/deepspeed/runtime/zero/stage3.py", "step"))
-    assert said == "deepspeed/runtime/zero/stage3.py, in step."
-
-
-def test_called_from_deepspeed(where):
-    said = where((f"{SITE}/deepspeed/module_inject/auto_tp.py", "split"), (f"{SITE}/torch/functional.py", "split"))
-    assert said == "torch/functional.py, in split, called from deepspeed/module_inject/auto_tp.py, in split."
-
-
-def test_without_deepspeed(where):
-    said = where(("/home/me/train.py", "main"), (f"{SITE}/transformers/trainer.py", "train"))
-    assert said.startswith("transformers/trainer.py, in train. DeepSpeed does not appear in the traceback")
-
-
-def test_a_directory_of_the_users_is_not_deepspeed(where):
-    said = where(("/home/me/deepspeed-experiments/deepspeed_train.py", "main"))
-    assert said.startswith("deepspeed_train.py, in main. DeepSpeed does not appear in the traceback")
-
-
-def test_a_clone_on_windows(where):
-    said = where((r"D:\src\DeepSpeed\deepspeed\runtime\pipe\engine.py", "train_batch"))
-    assert said == "deepspeed/runtime/pipe/engine.py, in train_batch."
-
-
-def test_no_frames(where):
-    assert where() == ""
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([("/home/me/train.py", "main"), (f"{SITE}/deepspeed/engine.py", "step")], "deepspeed/engine.py, in step."),
+        (
+            [(f"{SITE}/deepspeed/module_inject/auto_tp.py", "split"), (f"{SITE}/torch/functional.py", "split")],
+            "torch/functional.py, in split, called from deepspeed/module_inject/auto_tp.py, in split.",
+        ),
+        (
+            [("/home/me/train.py", "main"), (f"{SITE}/transformers/trainer.py", "train")],
+            "transformers/trainer.py, in train. DeepSpeed does not appear in the traceback",
+        ),
+        (  # a directory of the user's
+            [("/home/me/deepspeed-experiments/deepspeed_train.py", "main")],
+            "deepspeed_train.py, in main. DeepSpeed does not appear in the traceback",
+        ),
+        (  # a clone on Windows
+            [(r"D:\src\DeepSpeed\deepspeed\runtime\pipe\engine.py", "train_batch")],
+            "deepspeed/runtime/pipe/engine.py, in train_batch.",
+        ),
+        ([], ""),
+    ],
+)
+def test_where_an_error_was_raised_that_no_signature_matches(read, frames, said):
+    lines = [f'  File "{path}", line 7, in {name}\n    x = f(x)' for path, name in frames]
+    _, reading = read("\n".join(["Traceback (most recent call last):", *lines, "RuntimeError: of the test", ""]))
+    (unknown,) = reading.unknown.values()
+    assert unknown.where.startswith(said) if said else unknown.where == ""

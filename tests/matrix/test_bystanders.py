@@ -474,6 +474,16 @@ class TestPage:
         [fault] = docs.faults([Record("1.0")])
         assert job.id in fault
 
+    def test_a_patch_that_has_changed_since_is_named(self, job):
+        record = a_record(job, SAME)
+        record.proved = {EMPTY: "another"}
+        [fault] = docs.faults([record])
+        assert "zero12_empty_parameter has changed" in fault
+
+    def test_only_worse_fails_a_run(self, job):
+        assert docs.worse(a_record(job, Verdict(State.OTHER, "x"))) == []
+        assert docs.worse(a_record(job, Verdict(State.WORSE, "x"))) == [f"1.0: {job.id}: x"]
+
     def test_a_patch_whose_verdicts_are_lost_is_named(self, job):
         ran = {EMPTY: "1"}
         record = a_record(job, SAME, **ran)

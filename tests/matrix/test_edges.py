@@ -34,6 +34,7 @@ def claiming(affects):
         (edges.edges, {"deepspeed": "<0.10", "transformers": ">=4"}, ["0.16.0"]),
         (edges.range_ends, {"deepspeed": ">=0.10,<0.13"}, ["0.10.0", "0.12.0", "0.13.0"]),
         (edges.range_ends, {"deepspeed": ">=0.12"}, ["0.11.0", "0.12.0", "0.16.0"]),
+        (edges.range_ends, {"deepspeed": ">=0.1"}, ["0.9.0", "0.16.0"]),
         (edges.range_ends, {"deepspeed": "<0.12", "torch": "<2"}, []),
         (
             edges.claimed_and_neighbours,
