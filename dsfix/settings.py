@@ -77,7 +77,7 @@ class Settings(NamedTuple):
         def flag(name: str, default: bool = False) -> bool:
             value = env.get(name, "").strip().lower()
             if value not in _YES | _NO | {""}:
-                complaints.append(f"{name}={env[name]!r} must be 1 or 0: ignored")
+                complaints.append(f"{name} must be 1 or 0, got {env[name]!r}: ignored")
             return value in _YES or (default and value not in _NO)
 
         def choice(name: str, choices: tuple[str, ...]) -> str:
@@ -100,7 +100,7 @@ class Settings(NamedTuple):
         if named:
             shown = ", ".join(f"{each}{_nearest(each)}" for each in named[:_SHOWN])
             more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-            complaints.append(f"dsfix has no variable {shown}{more}: ignored")
+            complaints.append(f"unknown variable{'s' * (len(named) > 1)} {shown}{more}: ignored")
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
         return cls(

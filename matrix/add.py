@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"deepspeed {each.deepspeed} was not run: {reason}")
     print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
     print("Then: python -m tox run -e pages")
-    print("And the bugs that it has fixed: python -m tox run -e pages -- upstream-rows --clone DIR")
+    print("For the bugs that it fixes: python -m tox run -e pages -- upstream-rows --clone DIR")
     return TROUBLE if missing or any(cell.mismatches() for cell in cells) else OK
 
 

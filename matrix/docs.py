@@ -84,7 +84,7 @@ def counted(found: Evidence, checkout: Path) -> dict[str, str]:
             pattern = re.sub(r"\d+(\\\.\d+)*", r"[\\d.]+", re.escape(sentence))
             pages[name], count = re.subn(pattern, sentence, pages[name])
             if count != 1:
-                raise CommandError(f"{name} has to have this once, on one line: {sentence}")
+                raise CommandError(f"{name} must contain this exactly once, on one line: {sentence}")
     return pages
 
 

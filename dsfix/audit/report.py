@@ -183,7 +183,7 @@ def _fixes(audit: Audit) -> Iterator[str]:
             yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
     elif results is not None and results.among:
         yield from _wrapped(
-            f"Fixed by dsfix; the search timed out before it could choose among: {', '.join(results.among)}.", 0
+            f"Fixed by dsfix, by one or more of {', '.join(results.among)}; the search ran out of time.", 0
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."

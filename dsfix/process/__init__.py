@@ -72,9 +72,9 @@ def activate() -> Settings | None:
         raise
     except Exception as error:  # never let dsfix break the job
         _unmet = f"it could not start: {describe(error)}"
-        log.warn(f"dsfix could not start; some patches may not be applied: {describe(error)}")
+        log.warn(f"dsfix could not start, so some patches may be missing: {describe(error)}")
     else:
-        late = "DeepSpeed was imported before it; `import dsfix` belongs on the first line of the script"
+        late = "DeepSpeed was imported first: move `import dsfix` to the first line of the script"
         _unmet = "DSFIX_DISABLE is set" if settings.disable else late if hooks.executed("deepspeed") else ""
     return settings
 

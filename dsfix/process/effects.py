@@ -101,7 +101,7 @@ def _first(patch: str, what: str) -> None:
 
 
 def _count() -> None:
-    log.inform(f"{len(_logged)} patches took effect in total; {len(_logged) - _LINES} were not logged individually")
+    log.inform(f"{len(_logged)} patches took effect; {len(_logged) - _LINES} of them are not listed above")
 
 
 def _step() -> int | None:

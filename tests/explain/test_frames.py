@@ -33,12 +33,12 @@ def test_called_from_deepspeed(where):
 
 def test_without_deepspeed(where):
     said = where(("/home/me/train.py", "main"), (f"{SITE}/transformers/trainer.py", "train"))
-    assert said.startswith("transformers/trainer.py, in train. DeepSpeed does not appear in the traceback")
+    assert said.startswith("transformers/trainer.py, in train. DeepSpeed is not in the traceback")
 
 
 def test_a_directory_of_the_users_is_not_deepspeed(where):
     said = where(("/home/me/deepspeed-experiments/deepspeed_train.py", "main"))
-    assert said.startswith("deepspeed_train.py, in main. DeepSpeed does not appear in the traceback")
+    assert said.startswith("deepspeed_train.py, in main. DeepSpeed is not in the traceback")
 
 
 def test_a_clone_on_windows(where):

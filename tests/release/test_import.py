@@ -39,8 +39,7 @@ def test_without_dsfix_it_fails_exactly_when_the_catalogue_says_so(run_program, 
 
 UNKNOWN = "this script requires dsfix, but no patch is called 'zero3'; `python -m dsfix find WORDS` searches"
 LATE = (
-    "this script requires dsfix, but DeepSpeed was imported before it; "
-    "`import dsfix` belongs on the first line of the script"
+    "this script requires dsfix, but DeepSpeed was imported first: move `import dsfix` to the first line of the script"
 )
 
 

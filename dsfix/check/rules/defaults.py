@@ -55,7 +55,7 @@ def bf16_unchecked_gradients(facts: Facts) -> Iterator[Match]:
 def bf16_checkpointed_twice(facts: Facts) -> Iterator[Match]:
     if facts.on("bf16") and facts.plain and _has_own_bf16_optimizer(facts):
         what = (
-            "if several parts with reentrant checkpointing share a layer (one that is applied twice, tied embeddings), "
-            "its gradients are counted more than once"
+            "if reentrantly checkpointed parts share a layer (applied twice, or tied embeddings), its gradients are "
+            "counted more than once"
         )
         yield Match("bf16.enabled", what)

@@ -53,6 +53,6 @@ def zenflow_optimizer_keys(facts: Facts) -> Iterator[Match]:
 )
 def super_offload_settings(facts: Facts) -> Iterator[Match]:
     if facts.stage == 3 and facts.get("zero_optimization", "offload_optimizer", "super_offload") is True:
-        what = "weights stepped on the CPU keep the initial learning rate: a scheduler has no effect there"
+        what = "weights updated on the CPU keep the initial learning rate; schedulers do not reach them"
         where = "zero_optimization.offload_optimizer.super_offload"
-        yield Match(where, f"{what}; and all groups become one, with the settings of the first")
+        yield Match(where, f"{what}. All parameter groups are merged into one, with the first group's settings")

@@ -48,7 +48,7 @@ def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Match]:
             )
 
 
-@note("none needed: jobs that need this op wait until it is compiled", "pytorch/pytorch#189245")
+@note("nothing to do: jobs that need this op wait until it is compiled", "pytorch/pytorch#189245")
 def op_being_compiled(facts: EnvironmentFacts) -> Iterator[Match]:
     for build in _locks(facts):
         if build.holders:
@@ -115,8 +115,8 @@ def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Match]:
         if other:
             yield Match(
                 build.path,
-                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: each "
-                "recompiles it, and their jobs wait for each other",
+                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: "
+                "the two recompile it in turn, and their jobs wait for each other",
             )
 
 
