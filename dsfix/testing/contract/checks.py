@@ -101,7 +101,7 @@ def _check_outcome(case: Case, found: Look, when: str, *outcomes: str, reason: s
     if outcome in ("drifted", "conflict", "failed"):
         case.expect(len(found["warnings"]) == 1, f"{when} there must be one warning, got {found['warnings']}")
         warning = found["warnings"][0]
-        expected = warning.startswith(f"{case.id} is {outcome}") and why in warning
+        expected = warning.startswith(f"{case.id} was not applied ({outcome})") and why in warning
         case.expect(expected, f"{when} the warning is {warning!r}")
         case.expect("Remedy: " in warning, f"{when} the warning names no remedy: {warning!r}")
     else:
