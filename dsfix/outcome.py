@@ -27,10 +27,10 @@ BUG_ABSENT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
 """The outcomes of a patch whose bug is absent."""
 
 REMEDY = {
-    Outcome.DRIFTED: "the source matches no release that this patch was proven on: `python -m dsfix show {id}` "
-    "describes the bug, DSFIX_SKIP={id} silences this",
-    Outcome.CONFLICT: "remove the other change, or silence this with DSFIX_SKIP={id}",
-    Outcome.FAILED: "report it, or silence it with DSFIX_SKIP={id}",
+    Outcome.DRIFTED: "this source matches no release that the patch was tested on; `python -m dsfix show {id}` "
+    "describes the bug, DSFIX_SKIP={id} silences this warning",
+    Outcome.CONFLICT: "remove the other change, or set DSFIX_SKIP={id} to silence this warning",
+    Outcome.FAILED: "report it; DSFIX_SKIP={id} silences this warning",
 }
 """What a user can do about each kind of trouble; `{id}` is the patch's id."""
 

@@ -78,7 +78,7 @@ class Settings(NamedTuple):
         def flag(name: str, default: bool = False) -> bool:
             value = env.get(name, "").strip().lower()
             if value not in _YES | _NO | {""}:
-                complaints.append(f"{name}={env[name]!r} must be 1 or 0: ignored")
+                complaints.append(f"{name} must be 1 or 0, got {env[name]!r}: ignored")
             return value in _YES or (default and value not in _NO)
 
         def choice(name: str, choices: tuple[str, ...]) -> str:
@@ -100,7 +100,9 @@ class Settings(NamedTuple):
         named = [each for each in named if each not in _NAMES and not _INTERNAL.match(each)]
         if named:
             hints = "".join(did_you_mean(each, _NAMES) for each in named[:_MAX_NAMED])
-            complaints.append(f"dsfix has no variable {shortened_list(named, _MAX_NAMED)}: ignored{hints}")
+            complaints.append(
+                f"unknown variable{'s' * (len(named) > 1)} {shortened_list(named, _MAX_NAMED)}: ignored{hints}"
+            )
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
         return cls(

@@ -183,7 +183,7 @@ def _fixes(audit: Audit) -> Iterator[str]:
             yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
     elif search_result is not None and search_result.candidates:
         yield from _wrapped(
-            f"Fixed by dsfix, by some of {', '.join(search_result.candidates)}; the search ran out of time.", 0
+            f"Fixed by dsfix, by one or more of {', '.join(search_result.candidates)}; the search ran out of time.", 0
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."

@@ -62,7 +62,7 @@ def _no_universal(plan: Plan, root: Path) -> str:
         return f"ds_to_universal of deepspeed {version} needs universal_checkpoint_info, which only Megatron models set"
     if plan.accumulation * plan.ranks % plan.universal_ranks:
         shared = f"the {plan.accumulation * plan.ranks} micro-batches of a step"
-        return f"{shared} cannot be shared by {plan.universal_ranks} ranks"
+        return f"{shared} cannot be divided among {plan.universal_ranks} ranks"
     return ""
 
 

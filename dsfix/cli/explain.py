@@ -18,7 +18,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="*",
         default=["-"],
-        help="a log file (also gzip); - or nothing for standard input",
+        help="log files, plain or gzip (default, or -: standard input)",
     )
 
 

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         _print(
             "in other releases", [(name, f"{row.first} to {row.last or newest}: {text}") for row, (name, text) in lines]
         )
-        print("\n`python -m dsfix show NAME` explains one.")
+        print("\n`python -m dsfix show ID` explains one.")
     else:
         print(f"No known bug matches {query!r}: try fewer or different words.")
     return OK if bugs else NO_ANSWER

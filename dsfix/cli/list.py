@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.deepspeed is not None:
             release = table.release_named(options.deepspeed, table.load())
-            heading = f"deepspeed {release}, by version number; in a job the installed source decides"
+            heading = f"deepspeed {release}, judged by version number only; in a job the installed source decides"
         else:
             prepare.require_deepspeed()
             heading = survey.versions_line()
@@ -113,7 +113,7 @@ def _print(listed: _Listed, verbose: bool) -> None:
     counts = Counter(entry.patch.severity.value for entry, verdict in ordered if verdict.outcome is Outcome.PENDING)
     severity_counts = ", ".join(f"{number} {severity}" for severity, number in counts.items())
     output.print_paragraph(
-        f"{sum(counts.values())} of {len(listed)} patches apply{': ' if severity_counts else ''}{severity_counts}"
+        f"patches that apply: {sum(counts.values())} of {len(listed)}{f' ({severity_counts})' * bool(counts)}"
     )
     rest = output.count_summary(verdict.outcome for _, verdict in listed if verdict.outcome is not Outcome.PENDING)
     output.print_paragraph(f"{rest}: `--verbose` shows the reasons" if rest and not verbose else rest)

@@ -98,7 +98,7 @@ def _story(entry: Entry, verdict: Verdict) -> Details:
 def _affects(patch: Patch) -> str:
     ranges = ", ".join(f"{name} {specifiers}" for name, specifiers in patch.affects.items())
     from_the_first = f">={versions.EARLIEST_PROVEN}" in patch.affects.get("deepspeed", "")
-    return f"{ranges}; earlier releases have not been run" if from_the_first else ranges
+    return f"{ranges}; releases before {versions.EARLIEST_PROVEN} were not tested" if from_the_first else ranges
 
 
 def _changes(patch: Patch) -> list[str]:

@@ -28,14 +28,14 @@ HELP = "run each bug's reproduction on this machine, without the patch and with 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Run each bug's reproduction on this machine, without the patch and with it: the bug must appear and be gone. "
+        "Run each bug's reproduction on this machine: the bug must occur without the patch and not with it. "
         "Without ids: every patch that applies to the installed DeepSpeed. Reproductions run one at a time in their "
         "own processes, single-threaded, at the lowest priority, in a scratch directory; all other patches are applied."
     )
     command.epilog = (
-        "exit status: 0 every bug is fixed that should be; 1 a patch is in trouble or does not fix its bug, a run gave "
-        "no answer, or a bug was seen where its patch does not apply; 2 bad usage; 3 no DeepSpeed; 4 nothing is wrong, "
-        "but not everything could be tested here; 130 interrupted; the results so far are printed"
+        "exit status: 0 every bug that should be fixed is fixed; 1 a patch is in trouble or does not fix its bug, a "
+        "run gave no answer, or a bug was seen where its patch does not apply; 2 bad usage; 3 no DeepSpeed; 4 nothing "
+        "is wrong, but not everything could be tested here; 130 interrupted; the results so far are printed"
     )
     command.add_argument("ids", metavar="ID", nargs="*", help="only these patches, even if they do not apply")
     command.add_argument(
@@ -99,7 +99,7 @@ def _collect(
     total = sum(runs for _, runs in plan)
     if total > 1 and sys.stderr is not None:
         print(
-            f"dsfix: {total} runs; an estimate follows the first. Ctrl-C stops and prints the results so far",
+            f"dsfix: {total} runs; a time estimate follows the first one. Ctrl-C prints the results so far",
             file=sys.stderr,
         )
     shown = output.Progress(total, alike=True)

@@ -139,12 +139,16 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     if len(done) == edit.count and not places:
         raise ChangeRefused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
     if done or len(places) != edit.count:
-        also = f", and {len(done)} times in its patched form" if done else ""
+        also = f"; its patched form occurs {_times(len(done))}" if done else ""
         raise ChangeRefused(
             Outcome.DRIFTED,
-            f"`{first_line(edit.anchor)}` occurs {len(places)} times in {edit.qualname}, not {edit.count}{also}",
+            f"`{first_line(edit.anchor)}` occurs {_times(len(places))} in {edit.qualname}, expected {edit.count}{also}",
         )
     return places
+
+
+def _times(count: int) -> str:
+    return f"{count} time{'s' * (count != 1)}"
 
 
 def _already_applied(edit: Edit, function: FunctionNode) -> set[int]:

@@ -113,7 +113,7 @@ class Engine:
         except StrictError:
             raise
         except Exception as error:
-            log.warn(f"before the import of {name}: {error_text(error)}")
+            log.warn(f"dsfix failed before the import of {name}: {error_text(error)}")
 
     def _start(self, summary: Summary) -> PatchState:
         try:
@@ -148,7 +148,7 @@ class Engine:
                 self.on_change()  # the report includes the failure
             raise
         except Exception as error:
-            log.warn(f"after the import of {name}: {error_text(error)}")
+            log.warn(f"dsfix failed after the import of {name}: {error_text(error)}")
 
     def _catch_up(self) -> None:
         """Handles modules whose import was under way when they were first watched, and has ended since."""
@@ -234,7 +234,7 @@ class Engine:
                 return
             self.sourceless = True
             remedy = "reinstall DeepSpeed with its .py files, or set DSFIX_DISABLE=1; no function can be patched"
-        self._warn(f"{state.summary.id} is {state.outcome.value}, not applied: {state.reason}. Remedy: {remedy}")
+        self._warn(f"{state.summary.id} was not applied ({state.outcome.value}): {state.reason}. Remedy: {remedy}")
 
     def _undo(self, state: PatchState) -> str:
         """Reverts all changes; returns those that could not be reverted, as a sentence."""

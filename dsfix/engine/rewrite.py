@@ -171,7 +171,7 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
             return function
         strangers.append(function)
     if not strangers:
-        raise ChangeRefused(Outcome.DRIFTED, f"{qualname} is not a Python function but {type(raw).__name__}")
+        raise ChangeRefused(Outcome.DRIFTED, f"{qualname} is of type {type(raw).__name__}, not a Python function")
     # the package's own decorators are not to blame where there is somebody else
     own = tuple(getattr(sys.modules.get(module.__name__.partition(".")[0]), "__path__", ()))
     stranger = min(strangers, key=lambda each: each.__code__.co_filename.startswith(own))
@@ -303,6 +303,6 @@ def _check_swappable(old: CodeType, new: CodeType, qualname: str) -> None:
     """Raises ChangeRefused(failed) if `new` cannot replace `old`: different cells, signature or kind."""
     for what in ("co_freevars", "co_argcount", "co_kwonlyargcount", "co_posonlyargcount"):
         if getattr(old, what) != getattr(new, what):
-            raise ChangeRefused(Outcome.FAILED, f"the edit changes {what} of {qualname}")
+            raise ChangeRefused(Outcome.FAILED, f"the edit would change {what} of {qualname}")
     if (old.co_flags ^ new.co_flags) & _KIND_FLAGS:
-        raise ChangeRefused(Outcome.FAILED, f"the edit turns {qualname} into a different kind of function")
+        raise ChangeRefused(Outcome.FAILED, f"the edit would turn {qualname} into a different kind of function")

@@ -10,7 +10,7 @@ from ..catalogue.registry import Summary
 from ..outcome import ChangeRefused, Outcome
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
-from ..versions import RangeMatch, gate, installed, module_file, nearest_existing
+from ..versions import RangeMatch, gate, module_file, nearest_existing
 from . import anchors
 from .cache import Cache, declaration_key, digest, file_stamps
 from .source import FunctionSource, digest_of, find_blocks, text_of, top_level
@@ -40,9 +40,9 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
     refused = _remembered_refusal(patch, cache)
     by_text = any(isinstance(each, (Edit, Source)) for each in (*patch.changes, *patch.present))
     if refused is None and gated.newer and not patch.present:
-        refused = ChangeRefused(Outcome.UNPROVEN, "the patch declares no `present=` evidence")
+        refused = ChangeRefused(Outcome.UNPROVEN, "the patch has no evidence (`present=`) to recognise the bug by")
     elif refused is None and gated.fit is RangeMatch.UNSURE and not by_text:
-        refused = ChangeRefused(Outcome.DRIFTED, "its source is not available")
+        refused = ChangeRefused(Outcome.DRIFTED, "DeepSpeed's source is not available")
     if refused is None:
         verbs = ", ".join(dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes))
         judged = ", but its source has the bug" if gated.fit is RangeMatch.UNSURE or gated.newer else ""
@@ -122,7 +122,7 @@ def _check_all(changes: Sequence[Change]) -> None:
     if made and len(made) == len(changes):
         raise made[0]
     if made:
-        raise ChangeRefused(Outcome.DRIFTED, f"only a part of the fix is in the source: {made[0].reason}")
+        raise ChangeRefused(Outcome.DRIFTED, f"the source contains only part of the fix: {made[0].reason}")
 
 
 def places(edit: Edit) -> tuple[FunctionSource, list[anchors.Place]]:
@@ -143,9 +143,7 @@ def _file(module: str) -> str:
     path = module_file(module)
     if path is None:
         package = module.partition(".")[0]
-        version = installed(package)
-        what = f"{package} {version} is registered as installed" if version else f"there is a {package}"
-        raise ChangeRefused(Outcome.DRIFTED, f"{what}, but it has no module {module}: reinstall {package}")
+        raise ChangeRefused(Outcome.DRIFTED, f"{package} is incomplete: module {module} is missing; reinstall it")
     if text_of(path) is None:
         raise ChangeRefused(Outcome.DRIFTED, f"{path} {NO_SOURCE}")
     return path

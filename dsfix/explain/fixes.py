@@ -33,17 +33,16 @@ class PatchFix:
         if outcome is Outcome.PENDING:
             return f"applies here ({reason.partition(': ')[0]}): {_USE}"
         if versions.installed("deepspeed") is None:
-            unnamed = f"applies to these releases: {_USE}; " if self.in_log is None else ""
-            return f"{unnamed}not checked here: DeepSpeed is not installed"
+            unnamed = f"applies to these releases ({_USE}), but " if self.in_log is None else ""
+            return f"{unnamed}was not checked here, because DeepSpeed is not installed"
         return f"is {outcome.value} here: {reason}"
 
     def _in_log(self) -> str:
         named = ", ".join(f"{name} {version}" for name, version in self.named.items())
         if self.in_log:
-            return f"the log's {named} has the bug" + (
-                "" if self.verdict.outcome is Outcome.PENDING else f" and the patch applies to it: there, {_USE}"
-            )
-        return f"the patch does not apply to the log's {named}"
+            there = "" if self.verdict.outcome is Outcome.PENDING else f"; in that environment, {_USE}"
+            return f"{named} in the log has the bug{there}"
+        return f"the patch does not apply to {named} in the log"
 
     def as_json(self) -> dict[str, Any]:
         return {

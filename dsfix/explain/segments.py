@@ -143,7 +143,7 @@ def raised_in(segment: Segment, raised: Line) -> str:
         return ""
     ours = [each for each in frames if _OURS.match(each[0])]
     if not ours:
-        hint = "DeepSpeed does not appear in the traceback; run once without its config to see whether it is involved"
+        hint = "DeepSpeed is not in the traceback; run once without it to see whether it is involved"
         return f"{_named(*frames[-1])}. {hint}."
     called = f", called from {_named(*ours[-1])}" if ours[-1] != frames[-1] else ""
     return f"{_named(*frames[-1])}{called}."

@@ -63,7 +63,7 @@ def before(call: Call) -> None:
 def _report(call: Call, lines: list[str], stop: bool) -> None:
     message = "the DeepSpeed config: " + "\n  ".join(lines)
     if stop and call.settings.check == "error":
-        raise ConfigError(f"{message}\nDSFIX_CHECK=error stopped this job; DSFIX_CHECK=warn lets it continue")
+        raise ConfigError(f"{message}\nStopped by DSFIX_CHECK=error; DSFIX_CHECK=warn only warns")
     if log.rank() == 0:
         log.warn(message)
 

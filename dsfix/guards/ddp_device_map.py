@@ -57,7 +57,7 @@ def before(call: Call) -> None:
         if not result.elsewhere(here):
             placed = {name.rpartition(".")[0]: str(parameter.device) for name, parameter in parameters.items()}
             result = dataclasses.replace(result, placed=placed)
-        refuse(result, f"{here}, which was passed to DistributedDataParallel as device_ids", REMEDY)
+        refuse(result, here, f"DistributedDataParallel was given {here} as device_ids", REMEDY)
     elif wrong:
         log.warn(
             "device_map placed the model on several devices, and this machine has too few devices for each process to "

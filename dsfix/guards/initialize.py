@@ -120,4 +120,4 @@ def _run(guards: list[str], when: str, *arguments: Any) -> None:
             raise
         except Exception as error:
             guards.remove(name)
-            log.warn(f"the guard {name} failed and is skipped: {error_text(error)}")
+            log.warn(f"the guard {name} failed and was skipped: {error_text(error)}")

@@ -61,8 +61,10 @@ def after(call: Call, result: Any) -> None:
             raise RankError(f"{differences}\n{_ADVICE}")
         silent = board.silent() if board.rank == 0 and getattr(result[0], "dp_world_size", 0) == board.size else []
         if silent:
-            late = "have not" if len(silent) > 1 else "has not"
-            log.warn_repeatedly("ranks", f"{_ranks(silent)} {late} reported yet: slow, or without dsfix. {_ADVICE}")
+            late = "has not reported: it is slow, or runs without dsfix."
+            if len(silent) > 1:
+                late = "have not reported: they are slow, or run without dsfix."
+            log.warn_repeatedly("ranks", f"{_ranks(silent)} {late} {_ADVICE}")
     elif differences and first:
         log.warn(f"{differences}\n{_ADVICE}")
 
@@ -93,9 +95,7 @@ class StatementStore:
             (where, Statement.from_json(self._get(f"statement {each}"))) for each, where in ranks.items()
         ]
         lines = [f"  {_named(where, hosts)}: {'; '.join(what)}" for where, what in differences(groups).items()]
-        return "\n".join(
-            ["the ranks of this job differ; they would hang or end up with different weights:", *lines] if lines else []
-        )
+        return "\n".join(["the ranks of this job differ, and would hang or diverge:", *lines] if lines else [])
 
     def silent(self) -> list[int]:
         """The ranks that have published nothing."""

@@ -42,7 +42,7 @@ def torch_build() -> TorchBuild:
         except (ValueError, SyntaxError):
             continue
     if "__version__" not in values:
-        raise LabUnavailable(f"torch in {directory} does not state its version")
+        raise LabUnavailable(f"torch in {directory} has no version")
     return TorchBuild(values["__version__"], directory, values.get("cuda") or values.get("hip"))
 
 

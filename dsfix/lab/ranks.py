@@ -50,7 +50,7 @@ def launch(
     process group. The ranks also die with this process. Raises LabUnavailable if the program cannot be started.
     """
     if not sys.platform.startswith("linux"):
-        raise LabUnavailable(f"the rank launcher requires Linux, this is {sys.platform}")
+        raise LabUnavailable(f"starting ranks requires Linux; this is {sys.platform}")
     if ranks < 1:
         raise ValueError(f"a job needs at least one rank, got {ranks}")
     port = free_port()

@@ -89,9 +89,9 @@ def activate() -> Settings | None:
         raise
     except Exception as error:  # never let dsfix break the job
         _why_not_active = f"it could not start: {error_text(error)}"
-        log.warn(f"dsfix could not start; some patches may not be applied: {error_text(error)}")
+        log.warn(f"dsfix could not start, so some patches may be missing: {error_text(error)}")
     else:
-        late = "DeepSpeed was imported before it; `import dsfix` belongs on the first line of the script"
+        late = "DeepSpeed was imported first: move `import dsfix` to the first line of the script"
         _why_not_active = "DSFIX_DISABLE is set" if settings.disable else late if hooks.executed("deepspeed") else ""
     return settings
 

@@ -101,9 +101,7 @@ def _record_first(patch: str, what: str) -> None:
 
 
 def _log_total() -> None:
-    log.info_on_rank_zero(
-        f"{len(_logged)} patches took effect in total; {len(_logged) - _LINES} were not logged individually"
-    )
+    log.info_on_rank_zero(f"{len(_logged)} patches took effect; {len(_logged) - _LINES} of them are not listed above")
 
 
 def _step() -> int | None:

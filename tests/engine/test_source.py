@@ -164,7 +164,7 @@ def test_the_verdict_imports_nothing_and_matches_the_engine(world):
         import sys
         tell([seen, [name for name in sys.modules if name.startswith("deepspeed")]])
     """)
-    assert result.value == [[[2, 1], [1, 1], "`x + 2` occurs 0 times in f, not 1"], []]
+    assert result.value == [[[2, 1], [1, 1], "`x + 2` occurs 0 times in f, expected 1"], []]
 
 
 LIBRARY = ["argparse", "ast", "asyncio.events", "dataclasses", "functools", "inspect", "logging", "threading"]

@@ -390,11 +390,11 @@ SITE = "/opt/env/lib/python3.11/site-packages"
         ),
         (
             [("/home/me/train.py", "main"), (f"{SITE}/transformers/trainer.py", "train")],
-            "transformers/trainer.py, in train. DeepSpeed does not appear in the traceback",
+            "transformers/trainer.py, in train. DeepSpeed is not in the traceback",
         ),
         (  # a directory of the user's
             [("/home/me/deepspeed-experiments/deepspeed_train.py", "main")],
-            "deepspeed_train.py, in main. DeepSpeed does not appear in the traceback",
+            "deepspeed_train.py, in main. DeepSpeed is not in the traceback",
         ),
         (  # a clone on Windows
             [(r"D:\src\DeepSpeed\deepspeed\runtime\pipe\engine.py", "train_batch")],

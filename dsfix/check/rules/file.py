@@ -103,10 +103,10 @@ def _rejects(facts: Facts) -> bool:
 )
 def template(facts: Facts) -> Iterator[Match]:
     if facts.placeholders and _rejects(facts):
-        yield Match("", f"a template, not yet a config: placeholders in {_listed(facts)}")
+        yield Match("", f"this is a template: fill in the placeholders in {_listed(facts)}")
 
 
 @warning("fill them in", "the source of 0.12.0 to 0.19.8: nothing is replaced in a config")
 def placeholder_in_text(facts: Facts) -> Iterator[Match]:
     if facts.placeholders and not _rejects(facts):
-        yield Match("", f"placeholders, which DeepSpeed takes for the values: {_listed(facts)}")
+        yield Match("", f"placeholders, which DeepSpeed would use as values: {_listed(facts)}")

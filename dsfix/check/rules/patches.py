@@ -99,7 +99,7 @@ def bugs_with_auto(facts: Facts) -> Iterator[Match]:
     bugs.pop("", None)
     if bugs and not facts.unfilled:
         shown = "; ".join(f"with {needs}: {', '.join(ids)}" for needs, ids in bugs.items())
-        yield Match("", f'known bugs that depend on what "auto" becomes: {shown}')
+        yield Match("", f'known bugs that depend on the value of "auto": {shown}')
 
 
 @note(

@@ -75,7 +75,7 @@ def _optimizer_on_nvme(facts: Facts) -> bool:
 )
 def nvme_gradients_lost(facts: Facts) -> Iterator[Match]:
     if _optimizer_on_nvme(facts):
-        what = "of parameters that are reduced together, only the last is updated with its gradient"
+        what = "of the parameters that are reduced together, only the last one gets its gradient"
         yield Match("zero_optimization.offload_optimizer.device", what)
 
 
@@ -135,7 +135,7 @@ def immediate_grad_update(facts: Facts) -> Iterator[Match]:
 @note("remove the key, or upgrade to DeepSpeed 0.13.0 or later", "#4946", affects={"deepspeed": ">=0.12.4,<0.13.0"})
 def separate_buckets_all_reduced(facts: Facts) -> Iterator[Match]:
     if facts.stage in (1, 2) and facts.get("zero_optimization", "use_multi_rank_bucket_allreduce") is False:
-        what = "has no effect: gradients are still all-reduced, each rank's part separately"
+        what = "has no effect: each rank's part of the gradients is still all-reduced"
         yield Match("zero_optimization.use_multi_rank_bucket_allreduce", what)
 
 
@@ -173,7 +173,7 @@ def hpz_quantized_frozen_weights(facts: Facts) -> Iterator[Match]:
     name = "zero_quantized_nontrainable_weights"
     size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
     if facts.stage == 3 and is_number(size) and size > 1 and facts.get("zero_optimization", name) is True:
-        what = "with zero_hpz_partition_size: frozen weights are written into int8 tensors unscaled, as whole numbers"
+        what = "with zero_hpz_partition_size, frozen weights are truncated to integers (int8 without scaling)"
         yield Match(f"zero_optimization.{name}", what)
 
 
@@ -247,7 +247,7 @@ def curriculum_short_batches(facts: Facts) -> Iterator[Match]:
 )
 def hybrid_engine_of_bloom(facts: Facts) -> Iterator[Match]:
     if facts.get("hybrid_engine", "enabled") is True:
-        what = "if the model is BLOOM: its attention mask is inverted twice, and generated text is wrong"
+        what = "BLOOM's attention mask is inverted twice, so generated text is wrong"
         yield Match("hybrid_engine.enabled", what)
 
 
@@ -384,7 +384,7 @@ def checkpoint_writer_keeps_files(facts: Facts) -> Iterator[Match]:
 
 
 @note(
-    "upgrade to DeepSpeed 0.19.4 or later; the other columns are right",
+    "upgrade to DeepSpeed 0.19.4 or later; the other columns are correct",
     "#8199",
     "the source of 0.19.3: the recorded times are sorted before they are compared",
     affects={"deepspeed": "<0.19.4"},
@@ -473,9 +473,9 @@ def zenflow_optimizer_keys(facts: Facts) -> Iterator[Match]:
 )
 def super_offload_settings(facts: Facts) -> Iterator[Match]:
     if facts.stage == 3 and facts.get("zero_optimization", "offload_optimizer", "super_offload") is True:
-        what = "weights stepped on the CPU keep the initial learning rate: a scheduler has no effect there"
+        what = "weights updated on the CPU keep the initial learning rate; schedulers do not reach them"
         where = "zero_optimization.offload_optimizer.super_offload"
-        yield Match(where, f"{what}; and all groups become one, with the settings of the first")
+        yield Match(where, f"{what}. All parameter groups are merged into one, with the first group's settings")
 
 
 @note('set it; "auto" uses max_grad_norm from transformers\' arguments', "#8068", "run: 0.19.2 and 0.19.3")
@@ -523,7 +523,7 @@ def bf16_unchecked_gradients(facts: Facts) -> Iterator[Match]:
 def bf16_checkpointed_twice(facts: Facts) -> Iterator[Match]:
     if facts.on("bf16") and facts.plain and _has_own_bf16_optimizer(facts):
         what = (
-            "if several parts with reentrant checkpointing share a layer (one that is applied twice, tied embeddings), "
-            "its gradients are counted more than once"
+            "if reentrantly checkpointed parts share a layer (applied twice, or tied embeddings), its gradients are "
+            "counted more than once"
         )
         yield Match("bf16.enabled", what)

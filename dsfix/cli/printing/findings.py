@@ -19,10 +19,10 @@ from . import output
 _HEADINGS = {
     FindingRole.CAUSE: "Most likely cause",
     FindingRole.LATER: "Later in the log",
-    FindingRole.POSSIBLE: "A message with several causes",
+    FindingRole.POSSIBLE: "This message has several possible causes",
     FindingRole.FOLLOW_UP: "Consequence",
     FindingRole.NOTE: "Also seen",
-    FindingRole.EXCLUDED: "The same message, but not a bug of the log's release",
+    FindingRole.EXCLUDED: "Same message, but the release in the log does not have this bug",
 }
 _UNSEEN_CAUSE = "Consequence of an unrecognised error"
 _UNKNOWN = "unknown error"
@@ -104,8 +104,8 @@ def _shown(file: LogFile) -> str:
 def nothing_found_message(files: Sequence[LogFile]) -> str:
     lines = sum(file.lines for file in files)
     return (
-        f"Nothing known in {', '.join(map(_shown, files))} ({lines} line{'s' * (lines != 1)}): give the error's "
-        "message with its traceback, or the whole log."
+        f"No known error in {', '.join(map(_shown, files))} ({lines} line{'s' * (lines != 1)}). Pass the error message "
+        "with its traceback, or the whole log."
     )
 
 

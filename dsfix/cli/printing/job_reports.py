@@ -51,7 +51,7 @@ class Group:
     def reason(self) -> str:
         """The most frequent one, and the number of others."""
         reason, *others = (reason for reason, _ in self.reasons.most_common())
-        return f"{reason} (and {len(others)} other reasons)" if others else reason
+        return f"{reason} (and {_count(len(others), 'other reason')})" if others else reason
 
     @property
     def effect_summary(self) -> str:

@@ -56,7 +56,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
         )
         print()
         output.print_paragraph(
-            "Patched bugs are omitted; `--verbose` lists all, with reasons. `python -m dsfix show NAME` explains a bug."
+            "Patched bugs are omitted; `--verbose` lists all, with reasons. `python -m dsfix show ID` explains a bug."
         )
     return OK
 

@@ -143,19 +143,19 @@ def _advice(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | No
     lines = []
     if planned is not None:
         done = sum(row.state is not State.UNFINISHED for row in rows)
-        lines.append(f"Interrupted: {done} of {planned} patches were done.")
+        lines.append(f"Interrupted: {done} of {planned} patches done.")
     if rows:
         counts = Counter(row.state.value for row in rows)
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
     if not_run:
-        lines.append(f"Not run, as they do not apply here: {len(not_run)}; `python -m dsfix list --verbose` shows why.")
+        lines.append(f"Not applicable here, so not run: {len(not_run)}; `python -m dsfix list --verbose` shows why.")
     states = {row.state for row in rows}
     if State.IN_TROUBLE in states:
         lines.append("`python -m dsfix show ID` explains a patch in trouble.")
     if State.NO_ANSWER in states and any(row.verdict.outcome is Outcome.DISABLED for row in rows):
-        lines.append("Patches disabled by DSFIX_ONLY or DSFIX_SKIP are disabled in the runs of the other patches too.")
+        lines.append("DSFIX_ONLY and DSFIX_SKIP also disable patches in the runs of the others.")
     if states & {State.NOT_FIXED, State.BUG, State.NO_ANSWER}:
-        lines.append("`python -m dsfix verify ID --json` prints everything that was seen: attach it to a bug report.")
+        lines.append("`python -m dsfix verify ID --json` prints all details; attach them to a bug report.")
     elif State.FIXED in states:
         lines.append("Put `import dsfix` on the first line of the script.")
     return lines

@@ -68,7 +68,9 @@ def deepspeed_import_needs_dsfix(facts: EnvironmentFacts) -> Iterator[Match]:
 def registered_twice(facts: EnvironmentFacts) -> Iterator[Match]:
     for name, version in facts.packages.versions.items():
         if version and " and " in version:
-            yield Match(name, f"{name} is installed twice, as {version}: an installation was interrupted")
+            yield Match(
+                name, f"{name} is installed twice ({version}), probably because an installation was interrupted"
+            )
 
 
 @warning("install it; `pip check` lists all conflicts", "the metadata of the installed packages")
