@@ -64,7 +64,8 @@ def refuse_offloaded(found: dispatch.Dispatch, remedy: str) -> None:
     if found.offloaded:
         raise GuardError(
             "device_map offloaded parts of the model. Their parameters are on the meta device, so "
-            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {shortened_list(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
+            "DSFIX_DEVICE_MAP=repair cannot restore them.\n"
+            f"  {shortened_list(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
         )
 
 
