@@ -57,7 +57,7 @@ bugs/without-patch
 _GUIDES = ("launchers", "frameworks", "guards", "commands", "outcomes", "audit", "plugins", "reporting")
 _DEVELOPERS = (
     *("CONTRIBUTING", "docs/design", "docs/emulated-device", "docs/overhead"),
-    *("*/*/README", "matrix/README", "results/bystanders", "results/parts", "results/upstream-tests", "CHANGELOG"),
+    *("*/*/README", "matrix/README", "results/bystanders", "results/parts", "results/deepspeed-tests", "CHANGELOG"),
 )
 
 

@@ -125,7 +125,7 @@ def test_without_a_command_all_are_shown(environment):
 
 
 @pytest.mark.parametrize(
-    ("command", "hint"), [("explian", "did you mean `explain`?"), ("qqq", "`python -m dsfix` lists all commands")]
+    ("command", "hint"), [("explian", "did you mean explain?"), ("qqq", "`python -m dsfix` lists all commands")]
 )
 def test_an_unknown_command_is_answered_with_the_nearest(environment, command, hint):
     done = environment.dsfix(command, "train.log")

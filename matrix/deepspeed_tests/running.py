@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from matrix.runner import Meter
-from matrix.upstream import fixes, records, selection
-from matrix.upstream.processes import Ended
-from matrix.upstream.records import VARIANTS, Record, Run
+from matrix.deepspeed_tests import fixes, records, selection
+from matrix.deepspeed_tests.processes import Ended
+from matrix.deepspeed_tests.records import VARIANTS, Record, Run
+from matrix.runner import Progress
 
 #: tests per process
 _GROUP = 100
@@ -20,7 +20,7 @@ _REPEATS = 2
 
 
 class Tests(Protocol):
-    """The interface of matrix.upstream.processes.Session."""
+    """The interface of matrix.deepspeed_tests.processes.Session."""
 
     @property
     def versions(self) -> dict[str, str]: ...
@@ -37,7 +37,7 @@ def run(record: Record, session: Tests, tests: Sequence[str], again: bool = Fals
     print(f"deepspeed {record.release}, tests of {record.tests}: {len(rest)} of {len(tests)} to run", flush=True)
     if rest:
         session.build()
-    meter = Meter(len(rest))
+    meter = Progress(len(rest))
     for group in _groups(rest):
         for variant in VARIANTS:
             for ended in session.run(variant, [each for each in group if not record.runs[each].outcomes(variant)]):

@@ -5,10 +5,10 @@ from typing import ClassVar
 import pytest
 
 from matrix import environments
-from matrix.upstream import docs, processes, records, running
-from matrix.upstream.explanations import EXPLANATIONS, Explanation, Kind
-from matrix.upstream.fixes import FIXES
-from matrix.upstream.records import Record, Run
+from matrix.deepspeed_tests import docs, processes, records, running
+from matrix.deepspeed_tests.explanations import EXPLANATIONS, Explanation, Kind
+from matrix.deepspeed_tests.fixes import FIXES
+from matrix.deepspeed_tests.records import Record, Run
 
 ENGINE = "unit/runtime/test_ds_initialize.py"
 OUTCOMES = """

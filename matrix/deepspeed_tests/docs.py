@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dsfix.catalogue import registry
+from matrix.deepspeed_tests import explanations, fixes, selection
+from matrix.deepspeed_tests.explanations import EXPLANATIONS, Explanation
+from matrix.deepspeed_tests.fixes import FIXES, Fix
+from matrix.deepspeed_tests.records import Record, Run, worst
 from matrix.pages import text
-from matrix.upstream import explanations, fixes, selection
-from matrix.upstream.explanations import EXPLANATIONS, Explanation
-from matrix.upstream.fixes import FIXES, Fix
-from matrix.upstream.records import Record, Run, worst
 
-COMMAND = "python -m tox run -e upstream-tests"
+COMMAND = "python -m tox run -e deepspeed-tests"
 _REPOSITORY = "https://github.com/deepspeedai/DeepSpeed"
 _SHOWN = 8  # reasons for failures that are listed separately
 
 _HEAD = f"""\
 # DeepSpeed's own tests
 
-A selection of DeepSpeed's unit tests (`matrix/upstream/selection.py`), run on a release without and with dsfix, in
-ranks on the CPU. No test may be worse with dsfix.
+A selection of DeepSpeed's unit tests (`matrix/deepspeed_tests/selection.py`), run on a release without and with dsfix,
+in ranks on the CPU. No test may be worse with dsfix.
 
     {COMMAND} -- run --tests DIR --release 0.18.9
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 PATH = Path(__file__).with_name("table.tsv")
 COLUMNS = ("key", "first", "last", "severity", "weight", "area", "bug", "state", "links")
@@ -52,7 +52,6 @@ class Row:
 
     @property
     def worst(self) -> tuple[int, int, str]:
-        """Sorts the worst first."""
         return SEVERITIES.index(self.severity), -self.weight, self.key
 
 
@@ -87,30 +86,16 @@ def load() -> Table:
 
 def parse(text: str) -> Table:
     """Raises TableError."""
-    lines = text.splitlines()
-    head = dict(_head(lines))
+    head = dict(re.findall(r"(?m)^# (\w+): (.*)$", text))
     try:
         releases = tuple(Version(word) for word in head["releases"].split())
         judged = head["judged"]
     except (KeyError, ValueError) as error:
         raise TableError(f"the head of the table lacks a valid {error}") from None
-    rows = [line for line in lines if line and not line.startswith("#")]
+    rows = [line for line in text.splitlines() if line and not line.startswith("#")]
     if tuple(rows[:1]) != ("\t".join(COLUMNS),):
         raise TableError(f"the first row does not name the columns {', '.join(COLUMNS)}")
     return Table(releases, judged, tuple(_row(row) for row in rows[1:]))
-
-
-def _head(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if match := re.fullmatch(r"# (\w+): (.*)", line):
-            yield match[1], match[2]
-
-
-def with_head(text: str, **values: str) -> str:
-    """The table's text with these values in its head."""
-    for name, value in values.items():
-        text = re.sub(rf"(?m)^# {name}: .*$", f"# {name}: {value}", text)
-    return text
 
 
 def _row(line: str) -> Row:
@@ -146,3 +131,41 @@ def _one_of(allowed: Sequence[str], value: str) -> str:
     if value not in allowed or not value:
         raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
     return value
+
+
+class UnknownRelease(LookupError):
+    """The table has no such release; the message says so in one sentence."""
+
+
+def release_named(text: str, table: Table) -> Version:
+    """The release that a user named. Raises UnknownRelease."""
+    version = _within(text, table)
+    if version > table.releases[-1]:
+        raise UnknownRelease(
+            f"deepspeed {version} is newer than {table.releases[-1]}, the newest that this dsfix knows"
+        )
+    if version not in table.releases:
+        before = [release for release in table.releases if release < version][-1]
+        raise UnknownRelease(f"deepspeed {version} is not a release; the one before it is {before}")
+    return table.releases[table.releases.index(version)]
+
+
+def installed_release(text: str, table: Table) -> tuple[Version, str]:
+    """The installed version, which may be a development build, and a remark about it. Raises UnknownRelease."""
+    version = _within(text, table)
+    if version > table.releases[-1]:
+        return version, f"newer than {table.releases[-1]}, the newest release in this table"
+    if version.local or version not in table.releases:
+        return version, "not a release: judged by its version number only"
+    return version, ""
+
+
+def _within(text: str, table: Table) -> Version:
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        what = f"{text!r} is not a version of DeepSpeed" if text else "the installed DeepSpeed has no readable version"
+        raise UnknownRelease(f"{what}, such as {table.releases[-1]}") from None
+    if version < table.releases[0]:
+        raise UnknownRelease(f"deepspeed {text} is older than {table.releases[0]}, the first that dsfix knows")
+    return version

@@ -77,10 +77,10 @@ class Session(ExitStack):
         if cache_file.is_file():
             collected: dict[str, Any] = json.loads(cache_file.read_text(encoding="utf-8"))
             return collected["found"], collected["failed"]
-        results, failed = self._collect(files)
+        tests, failed = self._collect(files)
         cache_file.parent.mkdir(exist_ok=True)
-        cache_file.write_text(json.dumps({"found": results, "failed": failed}), encoding="utf-8")
-        return results, failed
+        cache_file.write_text(json.dumps({"found": tests, "failed": failed}), encoding="utf-8")
+        return tests, failed
 
     def _collect(self, files: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         ids: list[str] = []

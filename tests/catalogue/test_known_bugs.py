@@ -6,9 +6,9 @@ import pytest
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
+from dsfix.known_bugs import coverage, table
+from dsfix.known_bugs.coverage import CoverageState
 from dsfix.patch import Patch, Provide, Severity
-from dsfix.upstream import coverage, releases, table
-from dsfix.upstream.coverage import CoverageState
 
 RELEASES = ("0.12.0", "0.12.1", "0.13.0", "0.13.1")
 PULL = "https://github.com/deepspeedai/DeepSpeed/pull/1"
@@ -196,13 +196,13 @@ def test_the_worst_come_first():
     ],
 )
 def test_an_unknown_release_is_refused_in_one_sentence(text, said):
-    with pytest.raises(releases.UnknownRelease, match=said) as error:
-        releases.named(text, table.parse(written()))
+    with pytest.raises(table.UnknownRelease, match=said) as error:
+        table.release_named(text, table.parse(written()))
     assert "\n" not in str(error.value)
 
 
 def test_a_release_may_be_named_short():
-    assert str(releases.named("0.13", table.parse(written()))) == "0.13.0"
+    assert str(table.release_named("0.13", table.parse(written()))) == "0.13.0"
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,6 @@ def test_a_release_may_be_named_short():
     [("0.12.1", ""), ("0.12.1+abc", "not a release"), ("0.12.7", "not a release"), ("0.14.0", "newer than 0.13.1")],
 )
 def test_an_installed_version_between_and_after_the_releases_is_judged_by_version_number(text, remark):
-    version, result = releases.installed(text, table.parse(written()))
+    version, result = table.installed_release(text, table.parse(written()))
     assert str(version) == text
     assert (remark in result) if remark else result == ""
-
-
-def test_the_head_is_written_without_touching_the_rows():
-    text = written(row())
-    changed = table.with_head(text, judged="ff", releases="0.12.0 0.14.0")
-    assert table.parse(changed).judged == "ff"
-    assert [str(release) for release in table.parse(changed).releases] == ["0.12.0", "0.14.0"]
-    assert changed.splitlines()[2:] == text.splitlines()[2:]

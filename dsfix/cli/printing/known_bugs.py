@@ -11,19 +11,18 @@ from packaging.version import Version
 
 from ... import survey
 from ...catalogue import registry
-from ...upstream import coverage, table
-from ...upstream.coverage import Bug, CoverageState, Status
+from ...known_bugs import coverage, table
+from ...known_bugs.coverage import Bug, CoverageState, Status
 from ..exits import OK
 from . import output
 
 _WORDS = {CoverageState.UNSAFE: "unsafe", CoverageState.IN_PART: "in part"}
-Story = tuple[list[str], list[tuple[str, str]]]
+Details = tuple[list[str], list[tuple[str, str]]]
 """Paragraphs, and rows of a name and a text."""
 _Found = Sequence[tuple[Bug, Status]]
 
 
 def run(release: Version, heading: str, options: argparse.Namespace) -> int:
-    """Prints the known bugs of the release, and returns the exit status."""
     known = coverage.bugs(table.load(), registry.catalogue())
     severities = options.severity or table.SEVERITIES
     affected = [(bug, bug.on(release)) for bug in known if bug.row.has(release) and bug.row.severity in severities]
@@ -40,7 +39,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
     if options.verbose:
         rows = [
             (
-                number(bug),
+                bug_name(bug),
                 _WORDS.get(answer.state, answer.state.value),
                 f"{bug.row.severity}: {bug.row.bug}\n{_reason(answer)}".strip(),
             )
@@ -48,7 +47,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
         ]
         output.print_table(("upstream", "dsfix", "what"), rows)
     else:
-        output.print_lines(
+        output.print_grouped(
             [
                 (bug.row.severity, *line(bug, answer))
                 for bug, answer in affected
@@ -57,7 +56,7 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
         )
         print()
         output.print_paragraph(
-            "Patched bugs are omitted; `--verbose` lists all, with reasons. `python -m dsfix show NAME` explains a bug."
+            "Patched bugs are omitted; `--verbose` lists all, with reasons. `python -m dsfix show ID` explains a bug."
         )
     return OK
 
@@ -96,10 +95,10 @@ def line(bug: Bug, answer: Status) -> tuple[str, str]:
     patch = next((each.partition(" ")[2] for each in answer.by if each.startswith("patch ")), "")
     if patch and answer.state is CoverageState.PATCHED:
         return patch, registry.catalogue()[patch].patch.title
-    return patch or number(bug), f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}"
+    return patch or bug_name(bug), f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}"
 
 
-def detail_rows(bug: Bug, answer: Status) -> Story:
+def detail_rows(bug: Bug, answer: Status) -> Details:
     """What the table says about a bug, for `show`."""
     row, reason = bug.row, _reason(answer)
     facts = {
@@ -107,7 +106,7 @@ def detail_rows(bug: Bug, answer: Status) -> Story:
         "severity": row.severity,
         "affects": f"deepspeed {row.first} to {row.last or 'the newest'}{', about' if row.about else ''}",
     }
-    return [f"{number(bug)}: {row.bug}"], [
+    return [f"{bug_name(bug)}: {row.bug}"], [
         *((f"{name}:", text) for name, text in facts.items()),
         *(("" if place else "upstream:", link) for place, link in enumerate(row.urls)),
     ]
@@ -119,12 +118,12 @@ def lookup(text: str) -> list[Bug]:
 
     def about(bug: Bug) -> bool:
         links = (*bug.row.urls, *(each for cover in bug.covers for each in entries[cover.id].patch.upstream))
-        return number(bug) == text.lower() or (link != "" and link in map(survey.reference, links))
+        return bug_name(bug) == text.lower() or (link != "" and link in map(survey.reference, links))
 
     return [bug for bug in coverage.bugs(table.load(), entries) if about(bug)]
 
 
-def number(bug: Bug) -> str:
+def bug_name(bug: Bug) -> str:
     """ "#1" for DeepSpeed, "owner/name#1", the beginning of a commit's hash; a name if it is not known upstream."""
     where, _, name = bug.row.key.rpartition("/")
     kind = where.rpartition("/")[2]

@@ -30,7 +30,7 @@ class CoverageState(enum.Enum):
 NOT_COUNTED = (CoverageState.OUTSIDE, CoverageState.UNREACHABLE, CoverageState.UNCONFIRMED)
 """Not counted among the bugs of a release."""
 
-_TELLING = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
+_ROLES = ("fixed", "proposed fix", "reported")  # what a patch's link to a bug says; others: introduced, related
 _FOLDERS = {
     **{"imports": "import", "tensor_parallel": "tensor-parallel"},
     **{"zero12": "zero-1/2", "zero3": "zero-3", "zeropp": "zero++"},
@@ -92,20 +92,20 @@ class Bug:
 def bugs(table: Table, entries: Mapping[str, Entry]) -> tuple[Bug, ...]:
     """All known bugs, worst first: the table's and those known only from patches, including plug-ins'."""
     own = {name: entry for name, entry in entries.items() if entry.distribution == "dsfix"}
-    results, used = [], set()
+    known, used = [], set()
     for row in table.rows:
         ids = [name for name, entry in own.items() if _is_for(entry, row)]
         ids += [name for kind, name in row.states if kind == "patch" and name in own and name not in ids]
-        results.append(Bug(row, tuple(_cover(own[each]) for each in ids)))
+        known.append(Bug(row, tuple(_patch_coverage(own[each]) for each in ids)))
         used |= set(ids)
-    results += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
-    return tuple(sorted(results, key=lambda bug: bug.row.worst))
+    known += [_made_of(chain, table) for chain in _chains(entries) if not used & {each.id for each in chain}]
+    return tuple(sorted(known, key=lambda bug: bug.row.worst))
 
 
 def _is_for(entry: Entry, row: Row) -> bool:
     """Whether the patch names the change that fixed the bug or, if the row names none, the report of the bug."""
     ended = row.last is not None and not row.key.rpartition("/")[0].endswith("issues")
-    roles = _TELLING[:1] if ended else _TELLING
+    roles = _ROLES[:1] if ended else _ROLES
     return any(entry.patch.upstream.get(link, "").startswith(roles) for link in row.urls)
 
 
@@ -114,7 +114,7 @@ def area(entry: Entry) -> str:
     return _FOLDERS.get(entry.area, entry.area)
 
 
-def _cover(entry: Entry) -> PatchCoverage:
+def _patch_coverage(entry: Entry) -> PatchCoverage:
     needs = ", ".join(f"{name} {each}" for name, each in entry.patch.affects.items() if name != "deepspeed")
     return PatchCoverage(entry.id, entry.patch.affects.get("deepspeed", ""), entry.patch.default, needs)
 
@@ -135,7 +135,7 @@ def _chains(own: Mapping[str, Entry]) -> Iterator[list[Entry]]:
 
 
 def _made_of(chain: Sequence[Entry], table: Table) -> Bug:
-    covers = tuple(_cover(each) for each in chain)
+    covers = tuple(_patch_coverage(each) for each in chain)
     claimed = [release for release in table.releases if any(cover.claims(release) for cover in covers)]
     patch = chain[0].patch
     ended = claimed and claimed[-1] != table.releases[-1]
@@ -149,6 +149,6 @@ def _made_of(chain: Sequence[Entry], table: Table) -> Bug:
         area=area(chain[0]),
         bug=patch.title,
         states=(),
-        links=tuple(link for role in _TELLING for link, shown in patch.upstream.items() if shown.startswith(role)),
+        links=tuple(link for role in _ROLES for link, shown in patch.upstream.items() if shown.startswith(role)),
     )
     return Bug(row, covers)

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 from matrix import table
 
 DIRECTORY = Path(__file__).with_name("records")
@@ -122,7 +122,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     """One line per test that has been run."""
     runs = {test: _row(run) for test, run in sorted(record.runs.items()) if run.without or run.patched}
     text = table.lines({**vars(record), "runs": runs}, "uncollected", "runs")
-    write_whole(path(record.release, record.tests, directory), text.encode())
+    write_atomically(path(record.release, record.tests, directory), text.encode())
 
 
 def _row(run: Run) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`upstream`: run DeepSpeed's own tests on a release without and with dsfix."""
+"""`deepspeed-tests`: run DeepSpeed's own tests on a release without and with dsfix."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from matrix import runner, table
-from matrix.upstream import docs, fixes, records, running, selection
+from matrix.deepspeed_tests import docs, fixes, records, running, selection
 
-NAME = "upstream"
+NAME = "deepspeed-tests"
 HELP = "run a selection of DeepSpeed's own tests from a clone"
 _SECONDS = 120.0
 _RANKS = 4
@@ -40,19 +40,19 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     """0 if no test is worse without an explanation, else 1. Raises CommandError."""
     table.load().require([options.release])
-    from matrix.upstream.processes import Session
+    from matrix.deepspeed_tests.processes import Session
 
     record = records.load(options.release, options.of or f"v{options.release}")
     patches = () if record.own else fixes.enabled()
     made_of = (options.tests, options.release, options.seconds, options.ranks, patches)
     with runner.interruptible(), Session(*made_of) as session:
         files = _files(options, record, session.tests)
-        results, uncollected = session.collect(files)
+        collected, uncollected = session.collect(files)
         record.ranks, record.seconds = options.ranks, options.seconds
         if not options.test:
             record.uncollected = uncollected
-            record.collected = len([test for test in results if not selection.left_out(test)]) if record.own else 0
-        tests = running.chosen(results, record, options.test, options.limit)
+            record.collected = len([test for test in collected if not selection.left_out(test)]) if record.own else 0
+        tests = running.chosen(collected, record, options.test, options.limit)
         running.run(record, session, tests, options.again)
         running.find_patches(record, session)
     begin = f"{record.release}, tests of {record.tests}: "

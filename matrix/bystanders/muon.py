@@ -1,4 +1,4 @@
-"""Muon's update of a matrix, used by the bystanders' plain optimizer. Imports torch.
+"""Muon's update of a matrix, for the plain optimizer of scenarios. Imports torch.
 
 Source: https://kellerjordan.github.io/posts/muon/.
 """

@@ -1,4 +1,4 @@
-"""`upstream-rows`: DeepSpeed's commits that look like fixes and that the table of known bugs has not judged yet."""
+"""`known-bug-rows`: DeepSpeed's commits that look like fixes and that the table of known bugs has not judged yet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from dsfix.cli.exits import OK, CommandError
-from dsfix.upstream.table import COLUMNS, PATH, Table, parse, with_head
+from dsfix.known_bugs.table import COLUMNS, PATH, Table, parse
 
-NAME = "upstream-rows"
+NAME = "known-bug-rows"
 HELP = "list DeepSpeed's commits since the last judged one that look like fixes, as rows for the table of known bugs"
 _FIX = re.compile(
     r"\b(?:(?:bug)?fix|bugs?\b|issues?\b|crash|hangs?\b|deadlock|error|exception|wrong|incorrect|invalid|missing|avoid|fail|"
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     print(
         f"{len(commits)} commits from {table.judged} to {last}: {len(new)} touch Python code and are no rows, "
         f"{len(chosen)} are listed{'' if options.all else '; --all lists the others, which may hide fixes'}.\n"
-        "Judge each: dsfix/upstream/README.md.",
+        "Judge each: dsfix/known_bugs/README.md.",
         file=sys.stderr,
     )
     return OK
@@ -147,3 +147,10 @@ def _git(clone: Path, *arguments: str) -> str:
         reason = (done.stderr.strip().splitlines() or ["git failed"])[-1]
         raise CommandError(f"{clone} is no clone of DeepSpeed that has this commit: {reason}")
     return done.stdout
+
+
+def with_head(text: str, **values: str) -> str:
+    """The table's text with these values in its head."""
+    for name, value in values.items():
+        text = re.sub(rf"(?m)^# {name}: .*$", f"# {name}: {value}", text)
+    return text

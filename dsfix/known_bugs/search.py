@@ -63,8 +63,10 @@ def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> lis
     for (bug, _), score in scores.items():
         best[bug] = max(score, best.get(bug, 0))
     least = _MIN_RELATIVE_SCORE * max(best.values(), default=0)
-    results = sorted((bug for bug in best if 0 < best[bug] >= least), key=lambda bug: (-best[bug], bug.row.worst))
-    return [replace(bug, covers=tuple(sorted(bug.covers, key=lambda cover: -scores[bug, cover]))) for bug in results]
+    ranked = sorted(
+        (bug for bug in best if best[bug] > 0 and best[bug] >= least), key=lambda bug: (-best[bug], bug.row.worst)
+    )
+    return [replace(bug, covers=tuple(sorted(bug.covers, key=lambda cover: -scores[bug, cover]))) for bug in ranked]
 
 
 def words(text: str) -> list[str]:
