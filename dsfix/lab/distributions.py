@@ -11,7 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsfix.lab.errors import LabUnavailable
+
+class LabUnavailable(Exception):
+    """This machine or environment lacks something; the message names it in one sentence."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def torch_build() -> TorchBuild:
         except (ValueError, SyntaxError):
             continue
     if "__version__" not in values:
-        raise LabUnavailable(f"torch in {directory} does not state its version")
+        raise LabUnavailable(f"torch in {directory} has no version")
     return TorchBuild(values["__version__"], directory, values.get("cuda") or values.get("hip"))
 
 

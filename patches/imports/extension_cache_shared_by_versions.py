@@ -10,7 +10,7 @@ How: a separate directory for each combination of Python, CUDA or ROCm, torch an
     ships for exactly this torch and DeepSpeed, without a compiler, and, after one warning, if the separate directory
     fails. The first run compiles what is missing there; old directories may be deleted.
 Workaround: Each environment sets its own TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions is deleted after an
-    upgrade. Both can stay.
+    upgrade. You can keep it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""ZeRO-2 with optimizer offload and `set_gradient_accumulation_boundary`: a pass is lost, and nothing says so.
+"""ZeRO-2 with optimizer offload and `set_gradient_accumulation_boundary`: a pass is silently lost.
 
 Why: as in zero2_offload_several_backwards, which adds the passes up where it is named: with
     `gradient_accumulation_steps` 1 nothing is kept of a pass that is not at the accumulation boundary.
 How: at the first such pass rank 0 warns once, and says what to do. Numbers stay: what a script discards by
     `module.zero_grad()` cannot be told from what it means to add.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add the losses up, and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def warn() -> None:
 
 
 PATCH = Patch(
-    title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: a pass is lost, and nothing says so",
+    title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: a pass is lost (the patch only warns)",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0,<0.19.0"},
     changes=(

@@ -9,7 +9,7 @@ How: before the norm each rank replaces the gradients of its matrices by their u
 Changes: the updates of matrices, and memory and checkpoints: their momentum is stored as without offload; one without
     it begins at zero. To go on without offload in half precision takes muon_momentum_restored_in_fp32, as with any
     momentum of Muon.
-Workaround: Scripts turn offload off, or pass an optimizer of their own. Both can stay.
+Workaround: Scripts turn offload off, or pass an optimizer of their own. You can keep it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Changes: jobs with such groups: their updates, and the number of the optimizer's
     checkpoint written without the patch does not fit, and loading it raises a ValueError: load only the weights, or
     continue as before under `DSFIX_SKIP=muon_param_groups`. Other jobs load it as before.
 Workaround: Scripts set the rates after `deepspeed.initialize`, in `engine.optimizer.param_groups`, by a group's
-    `use_muon`. That can stay; what goes by a group's index cannot, because there are more groups.
+    `use_muon`. You can keep it; what goes by a group's index cannot, because there are more groups.
 """
 
 from __future__ import annotations

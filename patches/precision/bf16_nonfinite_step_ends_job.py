@@ -9,7 +9,7 @@ How: a step with a non-finite norm is skipped, as in 0.19.8: its gradients are d
     same warnings. All ranks agree, because a rank's norm includes the gradients of parameters that it did not use. With
     graph_harvesting the job still crashes.
 Changes: none for a job that did not crash; the reported norm of a skipped step is inf.
-Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. You can keep it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """TiledFusedLogitsLoss: an evaluation between two steps adds to the training gradients, or fails.
 
 Why: TiledFusedLogitsLoss computes gradients in its forward pass even where none are wanted, as under `torch.no_grad()`.
-    The gradients of an evaluation are added to those of the head's weights, and the next step uses them. If the head is
-    frozen, as with LoRA, the evaluation raises RuntimeError: element 0 of tensors does not require grad and does not
-    have a grad_fn.
+    The gradients of an evaluation are added to the gradients of the head's weights, and the next step uses them. If the
+    head is frozen, as with LoRA, the evaluation raises RuntimeError: element 0 of tensors does not require grad and
+    does not have a grad_fn.
 How: the gradients are computed if the hidden states require them, or if the module is in training mode and its weights
     require them. Training is as before.
-Changes: jobs that evaluate with TiledFusedLogitsLoss while they train: the head is trained with the training data
-    alone. A checkpoint written without the patch loads, and training continues from there.
-Workaround: Evaluations compute the loss without TiledFusedLogitsLoss, or are followed by `engine.zero_grad()`. Both can
-    stay.
+Changes: jobs that evaluate with TiledFusedLogitsLoss while they train: the head is trained only with the training data.
+    A checkpoint written without the patch loads, and training continues from there.
+Workaround: Evaluations compute the loss without TiledFusedLogitsLoss, or are followed by `engine.zero_grad()`.
+    You can keep it.
 """
 
 from __future__ import annotations

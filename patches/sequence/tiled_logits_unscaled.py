@@ -1,15 +1,15 @@
 """TiledFusedLogitsLoss: the gradients of the head's weights ignore gradient accumulation and other factors of the loss.
 
 Why: TiledFusedLogitsLoss computes all gradients in its forward pass, for the factor 1. Its backward pass scales only
-    that of the hidden states. So with gradient accumulation, for which DeepSpeed divides the loss, the head's gradients
-    are too large by the number of micro-batches; with fp16, too small by the loss scale; any other factor is lost, too.
-    A loss without a backward pass still adds to them. With a head that shares its weights with the embedding, or fewer
-    tiles than shards, ZeRO reduces them wrongly or raises an AssertionError.
+    the gradient of the hidden states. So with gradient accumulation, for which DeepSpeed divides the loss, the head's
+    gradients are too large by the number of micro-batches; with fp16, too small by the loss scale; any other factor is
+    lost, too. A loss without a backward pass still adds to them. With a head that shares its weights with the
+    embedding, or fewer tiles than shards, ZeRO reduces them wrongly or raises an AssertionError.
 How: the forward pass computes the gradients once, as before, but keeps them. The backward pass multiplies them, and
     autograd adds them to the weights as it does for any layer. Fewer tiles than shards are averaged as what they are.
 Changes: the training of the head, or of shared weights, and what gradient clipping makes of all others. A checkpoint
     written without the patch loads, and training continues with the loss's own gradient.
-Workaround: Scripts put the factor into the tiles' loss function, and divide the result by it. Both can stay. What
+Workaround: Scripts put the factor into the tiles' loss function, and divide the result by it. You can keep it. What
     scales `.grad` of the head's weights after the backward pass must be removed: they would be scaled twice. The patch
     is off by default for this reason, and because the weights' gradients stay in memory until the backward pass, which
     ZeRO-2 and ZeRO-3 otherwise free tile by tile.
@@ -134,7 +134,7 @@ def _by_autograd(original: Any) -> Any:
 
 
 PATCH = Patch(
-    title="TiledFusedLogitsLoss: the head's gradients ignore gradient accumulation and any other factor of the loss",
+    title="TiledFusedLogitsLoss: gradients of the head ignore gradient accumulation and other factors of the loss",
     severity=Severity.WRONG_RESULT,
     default=False,
     affects={"deepspeed": ">=0.17.4"},
