@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import os
 import sys
 import textwrap
 import time
@@ -118,15 +117,11 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         audit.interrupted = True
     audit.seconds = time.monotonic() - started
-    status = INTERRUPTED if audit.interrupted else OK if audit.agrees else TROUBLE
-    try:
-        if options.json:
-            output.print_json(audit_report.as_json(audit))
-        else:
-            print(*map(output.printable, audit_report.text(audit)), sep="\n")
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe; keep the exit status
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options.status = status = INTERRUPTED if audit.interrupted else OK if audit.agrees else TROUBLE
+    if options.json:
+        output.print_json(audit_report.as_json(audit))
+    else:
+        print(*map(output.printable, audit_report.text(audit)), sep="\n")
     return status
 
 

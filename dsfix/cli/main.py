@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing at exit would fail again
-        if isinstance(error, BrokenPipeError):  # the reader is gone
-            return OK
+        if isinstance(error, BrokenPipeError):  # the reader is gone; `verify` and `audit` have set the status
+            return int(getattr(options, "status", OK))
         print(f"dsfix: standard output cannot be written: {error.strerror}", file=sys.stderr)
         return BAD_USAGE
 
