@@ -26,7 +26,7 @@ def record(jobs: Mapping[str, list[RankObservations]]) -> Record:
     merged = Record()
     for job, seen in jobs.items():
         for each in seen:
-            merged.unseen.update(each.unseen)
+            merged.not_compared.update(each.not_compared)
             merged.exports.update(each.exports)
             for phase, error in each.errors.items():
                 merged.errors.setdefault(phase, error)
@@ -57,7 +57,7 @@ def verdict_of(
     return AuditVerdict(
         differences=tuple(comparison.differences),
         comparisons=comparison.comparisons,
-        unseen=comparison.unseen,
+        not_compared=comparison.not_compared,
         patches=seen[0].patches,
         versions=seen[0].versions,
         device=seen[0].device,

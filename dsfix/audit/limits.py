@@ -49,7 +49,7 @@ REFUSED = (
     Limit(("zero_optimization", "zenflow"), bool, "it updates some weights late by design"),
     Limit(("zero_optimization", "mics_shard_size"), _above(0), "MiCS needs a model built for it"),
     Limit(
-        ("zero_optimization", "offload_optimizer", "super_offload"), _on, "it steps before the norm is known, on a GPU"
+        ("zero_optimization", "offload_optimizer", "super_offload"), _on, "on a GPU it steps before the norm is known"
     ),
 )
 

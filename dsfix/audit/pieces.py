@@ -43,7 +43,7 @@ class Record:
 
     start: the state before the first step; its loss, norm and gradients are meaningless. steps: the uninterrupted
     training. loaded: phase ("resume", "universal") -> the state after the load; resumed: -> the steps after it.
-    exports: phase ("zero_to_fp32", "16bit") -> the parameters exported after half of the steps. unseen: what this
+    exports: phase ("zero_to_fp32", "16bit") -> the parameters exported after half of the steps. not_compared: what this
     DeepSpeed does not expose -> why. errors: phase, or "training" -> the traceback that ended it.
     """
 
@@ -52,7 +52,7 @@ class Record:
     loaded: dict[str, Step] = field(default_factory=dict)
     resumed: dict[str, list[Step]] = field(default_factory=dict)
     exports: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-    unseen: dict[str, str] = field(default_factory=dict)
+    not_compared: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
 

@@ -140,7 +140,7 @@ def _follow(trainer: Trainer, engine: Any, numbers: Iterable[int], seen: RankObs
             loss = trainer.step(engine, number)
             seen.steps.append(observer.state(loss))
     finally:
-        seen.unseen.update(observer.unseen)
+        seen.not_compared.update(observer.not_compared)
         observer.close()
 
 

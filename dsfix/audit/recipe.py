@@ -44,8 +44,8 @@ def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGr
     fast = tuple(name for name in trained if name.startswith(("embed.", "gate.", "blocks.0.mix.lora_b")))
     vectors = tuple(name for name, parameter in trained.items() if parameter.dim() < 2 and name not in fast)
     matrices = tuple(name for name in trained if name not in fast and name not in vectors)
-    results = [ParameterGroup(matrices, 1.0, 0.1), ParameterGroup(vectors, 0.5, 0.0), ParameterGroup(fast, 2.0, 0.02)]
-    return [group for group in results if group.names]
+    groups = [ParameterGroup(matrices, 1.0, 0.1), ParameterGroup(vectors, 0.5, 0.0), ParameterGroup(fast, 2.0, 0.02)]
+    return [group for group in groups if group.names]
 
 
 @dataclass(frozen=True)

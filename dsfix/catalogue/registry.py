@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, TypeVar
 
-from ..outcome import describe, did_you_mean
+from ..outcome import error_text
 from ..patch import Patch
 from . import entry_points
 
@@ -77,7 +77,7 @@ class BrokenEntry(NamedTuple):
 @functools.cache
 def load() -> tuple[dict[str, Entry], tuple[BrokenEntry, ...]]:
     """All patches ordered by id, those of plug-ins after dsfix's own, and the broken ones."""
-    return _by_id((*_own(), *_plugin_entries()))
+    return _by_id((*_own_entries(), *_plugin_entries()))
 
 
 def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[str, Summary], tuple[BrokenEntry, ...]]:
@@ -96,12 +96,12 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
     return _by_id((*(Summary(*each) for each in cached), *plugins))
 
 
-def shipped() -> dict[str, Any]:
+def index_contents() -> dict[str, Any]:
     """What index.json should have: `of`, a digest of all files of dsfix.patches, and their `summaries`."""
-    return {"of": _content(), "summaries": _loaded_summaries()}
+    return {"of": _files_digest(), "summaries": _loaded_summaries()}
 
 
-def _content() -> str:
+def _files_digest() -> str:
     digest = hashlib.blake2b(digest_size=16)
     for folder, each in sorted((folder, each.path) for folder, each in _files()):
         name = os.path.basename(each)
@@ -134,7 +134,7 @@ def _own_summaries() -> list[list[object]] | None:
     """The summaries of dsfix's own patches, which are imported only if index.json does not match their files."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         known = json.loads(INDEX.read_text(encoding="utf-8"))
-        if known["of"] == _content():
+        if known["of"] == _files_digest():
             return list(known["summaries"])
     return _loaded_summaries()
 
@@ -184,12 +184,12 @@ def _by_id(loaded: Iterable[_Known | BrokenEntry]) -> tuple[dict[str, _Known], t
     return known, tuple(broken)
 
 
-def _own() -> Iterator[Entry | BrokenEntry]:
+def _own_entries() -> Iterator[Entry | BrokenEntry]:
     patches, reason = _package()
     if patches is None:
         yield BrokenEntry(_PACKAGE, f"{reason}; reinstall dsfix")
     else:
-        yield from (_entry(_last(module), f"{_PACKAGE}.{module}") for module in _modules(patches))
+        yield from (_entry(_id_of_module(module), f"{_PACKAGE}.{module}") for module in _modules(patches))
 
 
 def _package() -> tuple[ModuleType | None, str]:
@@ -215,11 +215,11 @@ def _modules(package: ModuleType) -> list[str]:
     for module in pkgutil.iter_modules(package.__path__):
         folders = [os.path.join(place, module.name) for place in package.__path__]
         inside = pkgutil.iter_modules(folders, f"{module.name}.") if module.ispkg else [module]
-        names += [info.name for info in inside if not _last(info.name).startswith("_")]
-    return sorted(names, key=_last)
+        names += [info.name for info in inside if not _id_of_module(info.name).startswith("_")]
+    return sorted(names, key=_id_of_module)
 
 
-def _last(name: str) -> str:
+def _id_of_module(name: str) -> str:
     return name.rpartition(".")[2]
 
 
@@ -235,7 +235,7 @@ def _plugin_entries() -> Iterator[Entry | BrokenEntry]:
         from . import declarations
 
         for name in [plugin.module] if inside is None else inside:
-            loaded = _entry(f"{plugin.distribution}:{_last(name)}", name, plugin.distribution)
+            loaded = _entry(f"{plugin.distribution}:{_id_of_module(name)}", name, plugin.distribution)
             flaw = declarations.first_error(loaded.patch) if isinstance(loaded, Entry) else ""
             yield BrokenEntry(loaded.id, flaw) if flaw else loaded
 
@@ -267,7 +267,7 @@ def _try_import(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # one broken file must not affect the others, even if it calls sys.exit
-        return None, describe(error)
+        return None, error_text(error)
 
 
 def catalogue() -> dict[str, Entry]:
@@ -277,11 +277,3 @@ def catalogue() -> dict[str, Entry]:
 def plugin_distributions() -> list[str]:
     """The other distributions whose patches were loaded."""
     return list(dict.fromkeys(each.distribution for each in catalogue().values() if each.distribution != _OWN))
-
-
-class UnknownPatch(LookupError):
-    """No patch has this id; the message suggests the nearest ids."""
-
-    def __init__(self, patch_id: str, known: Iterable[str]) -> None:
-        hint = did_you_mean(patch_id, known, "; `python -m dsfix find WORDS` searches", most=3)
-        super().__init__(f"no patch is called {patch_id!r}{hint}")

@@ -77,7 +77,9 @@ def nearest(name: str, known: list[str]) -> str | None:
     folded = {each.lower().replace("-", "_"): each for each in known}
     written = name.lower().replace("-", "_")
     close = difflib.get_close_matches(written, list(folded), n=3, cutoff=_CUTOFF)
-    return next((folded[results] for results in close if _closest_key(written.split("_"), results.split("_"))), None)
+    return next(
+        (folded[candidate] for candidate in close if _closest_key(written.split("_"), candidate.split("_"))), None
+    )
 
 
 def _closest_key(written: list[str], known: list[str]) -> bool:

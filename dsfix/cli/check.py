@@ -53,7 +53,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE[,…]",
-        help="facts about the training, e.g. per_device_train_batch_size=2,bf16=true,lora=peft; may be repeated",
+        help="facts about the training that the config does not contain, e.g. per_device_train_batch_size=2,bf16=true,"
+        "lora=peft; may be repeated",
     )
 
 

@@ -6,13 +6,13 @@ import argparse
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from .. import __version__
 from ..catalogue import registry
 from ..catalogue.day import PROVEN_ON
-from ..catalogue.registry import UnknownPatch
-from ..outcome import did_you_mean
+from ..outcome import UnknownPatch, did_you_mean
 from ..settings import Settings
 from ..versions import NEWEST_PROVEN
 from . import audit, check, diff, disable, doctor, enable, explain, find, run, show, verify
@@ -24,6 +24,7 @@ _COMMANDS = (
     *(list_command, show, find, explain, check, doctor, diff, verify, audit),
     *(run, enable, disable, status_command),
 )
+_WIDTH = 100  # columns of the statuses in the help text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,11 +80,16 @@ def _about() -> str:
     return f"dsfix {__version__}, {catalogue}, proven through DeepSpeed {NEWEST_PROVEN}"
 
 
+def _status(number: int, meaning: str) -> str:
+    return textwrap.fill(meaning, _WIDTH, initial_indent=f"  {number:<4} ", subsequent_indent=" " * 7)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m dsfix",
         description="Inspect and control the patches that dsfix applies to the installed DeepSpeed.",
-        epilog="exit status: " + "; ".join(f"{number} {meaning}" for number, meaning in STATUSES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["exit status:", *(_status(*each) for each in STATUSES.items())]),
     )
     top.add_argument("--version", action="version", version=_about())
     commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")

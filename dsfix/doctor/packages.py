@@ -176,7 +176,7 @@ def unmet() -> tuple[Unmet, ...]:
 
     An optional dependency is compared only if it belongs to the stack and is installed.
     """
-    results: dict[Unmet, None] = {}
+    unmet: dict[Unmet, None] = {}
     for package in STACK:
         for line in _requires(package):
             try:
@@ -189,8 +189,8 @@ def unmet() -> tuple[Unmet, ...]:
                 continue
             installed = versions.installed(requirement.name)
             if (installed is None and needed) or (installed and not _satisfies(requirement, installed)):
-                results[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
-    return tuple(results)
+                unmet[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
+    return tuple(unmet)
 
 
 def _is_optional(requirement: Requirement) -> bool:

@@ -103,12 +103,12 @@ class Cache:
 
 
 def declaration_key(change: object) -> tuple[object, ...]:
-    """A change or a piece of evidence as part of a key: its strings and numbers."""
+    """A change or a piece of evidence as part of a key: its strings and numbers, and where its helpers are defined."""
     plain = [value for value in vars(change).values() if isinstance(value, (str, int, type(None)))]
-    return type(change).__name__, *plain, getattr(change, "written", "")
+    return type(change).__name__, *plain, change.code_with_imports if isinstance(change, Edit) else ""
 
 
-def stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+def file_stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
     """(path, time, size) of each file, as part of a key. Raises OSError."""
     return [(path, status.st_mtime_ns, status.st_size) for path in paths for status in [os.stat(path)]]
 
@@ -118,7 +118,7 @@ def _path() -> Path:
     own = sorted(entry.path for entry in os.scandir(os.path.dirname(__file__)) if entry.name.endswith(".py"))
     own += [versions.__file__, os.path.join(os.path.dirname(versions.__file__), "patch.py")]  # which writes the calls
     spec = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
-    key = (stamps(own), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
+    key = (file_stamps(own), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
     path = cache_directory().absolute() / f"learned-{digest(key).hex()}.bin"
     with contextlib.suppress(OSError, AttributeError):
         if os.stat(path).st_uid not in (0, os.geteuid()):  # the directory is shared

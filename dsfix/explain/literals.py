@@ -73,5 +73,5 @@ def _clauses(parsed: Any) -> list[Clause[str]]:
         elif name == "BRANCH":
             each = [_clauses(branch) for branch in argument[1]]
             if all(each):
-                clauses.append(frozenset().union(*(max(results, key=_least) for results in each)))
+                clauses.append(frozenset().union(*(max(branch_clauses, key=_least) for branch_clauses in each)))
     return clauses

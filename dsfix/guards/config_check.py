@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import log, versions
 from ..outcome import Outcome
 from ..process import report as patch_reports
-from ..rules import Level, fits
+from ..rules import Level, all_in_range
 from . import GuardError
 from .initialize import Call
 
@@ -35,7 +35,7 @@ def before(call: Call) -> None:
     from ..check.checking import check
 
     overridden = [key for key, argument in _OVERRIDE.items() if call.arguments.get(argument) is not None]
-    if not fits(_SCHEDULER_OVERRIDDEN, {"deepspeed": versions.installed("deepspeed")}):
+    if not all_in_range(_SCHEDULER_OVERRIDDEN, {"deepspeed": versions.installed("deepspeed")}):
         overridden = [key for key in overridden if key != "scheduler"]
     try:
         checked = check(
@@ -63,7 +63,7 @@ def before(call: Call) -> None:
 def _report(call: Call, lines: list[str], stop: bool) -> None:
     message = "the DeepSpeed config: " + "\n  ".join(lines)
     if stop and call.settings.check == "error":
-        raise ConfigError(f"{message}\nDSFIX_CHECK=error stopped this job; DSFIX_CHECK=warn lets it continue")
+        raise ConfigError(f"{message}\nStopped by DSFIX_CHECK=error; DSFIX_CHECK=warn only warns")
     if log.rank() == 0:
         log.warn(message)
 
@@ -108,7 +108,7 @@ def _loses_fp32(model: Any) -> bool:
     patched = any(
         patch_report.id == _ROUTING[0] and patch_report.outcome is Outcome.APPLIED for patch_report in patch_reports()
     )
-    casts_all = fits(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
+    casts_all = all_in_range(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
     dtypes = (*_HALF, "torch.float32") if casts_all else _HALF
     fp32_patterns = [
         (f"{place}." if place else "", str(each).replace("*", ".*"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError
 
 NAMES = 3  # modules per device in a message
@@ -35,7 +35,7 @@ class Dispatch:
 
     def describe(self) -> str:
         """One line per device with the outermost modules computed on it."""
-        return "\n".join(f"  {device}: {some(names, NAMES)}" for device, names in self._outermost().items())
+        return "\n".join(f"  {device}: {shortened_list(names, NAMES)}" for device, names in self._outermost().items())
 
     def _outermost(self) -> dict[str, list[str]]:
         hooks = ((name, hook) for name, module in self.model.named_modules() for hook in _hooks(module))
@@ -75,7 +75,7 @@ class Dispatch:
         return len(hooked)
 
 
-def find(model: Any, here: str) -> Dispatch | None:
+def find_dispatch(model: Any, here: str) -> Dispatch | None:
     """The traces of device_map on a model, or None; `here` is this rank's device, e.g. "cuda:0"."""
     if not hasattr(model, "named_modules"):
         return None

@@ -40,10 +40,10 @@ _LATE = _Cause(
     "call module.to(engine.device) after attaching it",
 )
 _PLAIN = _Cause(
-    "a plain attribute, which neither .to() nor the engine moves: correct only if forward() moves it",
-    "register_buffer(name, tensor, persistent=False)",
+    "a plain attribute: neither .to() nor the engine moves it. This is fine only if forward() moves it",
+    "use register_buffer(name, tensor, persistent=False)",
 )
-_NOT_MOVED = _Cause("never moved there, or moved away later", "model.to(device)")
+_NOT_MOVED = _Cause("it was never moved there, or was moved away", "call model.to(device)")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ class PlacementReport:
             shown, limit = group[:limit], max(limit - len(group), 0)
             lines += [f"  {each}" for each in shown]
             if len(shown) < len(group):
-                lines.append(f"  and {len(group) - len(shown)} more: print(dsfix.placement_report(engine)) lists all")
+                lines.append(
+                    f"  and {len(group) - len(shown)} more; print(dsfix.placement_report(engine)) lists them all"
+                )
             lines += [f"    why: {cause.why}", f"    remedy: {cause.remedy}"]
         parts = {part for each in self.misplaced for part in each.module.split(".")}
         if parts & _AUDIO_OUTPUT:

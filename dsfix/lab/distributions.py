@@ -36,7 +36,7 @@ def torch_build() -> TorchBuild:
         raise LabUnavailable(f"torch in {directory} has no version file") from None
     values = dict(re.findall(r"""^(\w+)(?::[^=\n]*)?\s*=\s*['"](.+)['"]""", text, re.MULTILINE))
     if "__version__" not in values:
-        raise LabUnavailable(f"torch in {directory} does not state its version")
+        raise LabUnavailable(f"torch in {directory} has no version")
     return TorchBuild(values["__version__"], directory, values.get("cuda") or values.get("hip"))
 
 

@@ -56,13 +56,13 @@ def launch(
     process group. The ranks also die with this process. Raises LabUnavailable if the program cannot be started.
     """
     if not sys.platform.startswith("linux"):
-        raise LabUnavailable(f"the rank launcher requires Linux, this is {sys.platform}")
+        raise LabUnavailable(f"starting ranks requires Linux; this is {sys.platform}")
     if ranks < 1:
         raise ValueError(f"a job needs at least one rank, got {ranks}")
     port = free_port()
     common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **(os.environ if env is None else env)}
     with tempfile.TemporaryDirectory(prefix="dsfix-ranks-") as directory:
-        specification, results = Path(directory, "specification.json"), Path(directory, "results.json")
+        specification, results_file = Path(directory, "specification.json"), Path(directory, "results.json")
         scratch = Path(directory, "scratch")
         scratch.mkdir()
         common[SCRATCH] = str(scratch)
@@ -78,9 +78,9 @@ def launch(
             ),
             encoding="utf-8",
         )
-        error = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
+        error = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results_file)])
         try:
-            ended = json.loads(results.read_text(encoding="utf-8"))
+            ended = json.loads(results_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise LabUnavailable(error or "the supervisor of the ranks was killed") from None
         if "error" in ended:

@@ -40,7 +40,7 @@ class Contract:
 
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
-        chosen, [named] = _CHECKS[check], survey.entries(patch_id)
+        chosen, [named] = _CHECKS[check], survey.find_entries(patch_id)
         verdict = survey.verdict_if_named(named)
         if verdict.outcome is not Outcome.PENDING:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")
@@ -113,7 +113,7 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
     If the patch does not apply to the installed DeepSpeed, the bug must not be seen at all. Skips the test if this
     machine cannot tell. timeout: seconds per run. Raises UnknownPatch.
     """
-    [named] = survey.entries(patch_id)
+    [named] = survey.find_entries(patch_id)
     row = VerifiedPatch(named, survey.verdict_if_named(named))
     if row.state not in (State.DISABLED, State.IN_TROUBLE):
         without = reproduction.run(patch_id, False, timeout)

@@ -192,7 +192,7 @@ CASES = {  # rule: (changes with a finding, near miss, text in the finding)
     "bugs_curable": (
         {"verdicts": {"zero3_scalar_output_hook": PENDING}},
         {"verdicts": {"zero3_scalar_output_hook": Verdict(Outcome.ALREADY_FIXED, "")}},
-        "1 known bug that dsfix fixes (crashes, hangs and others)",
+        "1 known bug that dsfix fixes (crashes, hangs and other bugs)",
     ),
     "patch_in_trouble": (
         {"verdicts": {"zero3_scalar_output_hook": Verdict(Outcome.DRIFTED, "no anchor")}},

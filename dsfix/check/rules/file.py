@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Match, error, fits, note, warning
+from ...rules import Match, all_in_range, error, note, warning
 from ..accelerate import PLACES
 from ..facts import Facts, name_of
 from ..placeholders import takes_text
@@ -81,7 +81,7 @@ def accelerate_zero3(facts: Facts) -> Iterator[Match]:
         return
     if accelerate.block.get("zero3_init_flag") is False:
         what = "false: accelerate's GatheredParameters gathers nothing"
-        if not fits({"accelerate": ">=1.0"}, facts.versions):
+        if not all_in_range({"accelerate": ">=1.0"}, facts.versions):
             what += "; before accelerate 1.0 each process also loads the whole model before it is partitioned"
         yield Match("deepspeed_config.zero3_init_flag", what)
     if accelerate.file is None and not accelerate.block.get("zero3_save_16bit_model"):
@@ -103,10 +103,10 @@ def _rejects(facts: Facts) -> bool:
 )
 def template(facts: Facts) -> Iterator[Match]:
     if facts.placeholders and _rejects(facts):
-        yield Match("", f"a template, not yet a config: placeholders in {_listed(facts)}")
+        yield Match("", f"this is a template: fill in the placeholders in {_listed(facts)}")
 
 
 @warning("fill them in", "the source of 0.12.0 to 0.19.8: nothing is replaced in a config")
 def placeholder_in_text(facts: Facts) -> Iterator[Match]:
     if facts.placeholders and not _rejects(facts):
-        yield Match("", f"placeholders, which DeepSpeed takes for the values: {_listed(facts)}")
+        yield Match("", f"placeholders, which DeepSpeed would use as values: {_listed(facts)}")

@@ -38,7 +38,7 @@ def _difference(name: str, before: str, after: str) -> str:
 
 def edited(edits: Iterable[tuple[Edit, str]]) -> tuple[str, str, str]:
     """The file that all of these edits are in, its text before, and after them with this code. Raises Unwritable
-    or Refused."""
+    or ChangeRefused."""
     placed = []
     for edit, code in edits:
         block, places = judge.places(edit)

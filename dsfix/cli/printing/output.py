@@ -1,6 +1,6 @@
 """Printing: JSON, tables, rows and lines, as wide as the terminal.
 
-Without a terminal text is wrapped at 120 columns, which logs and issues show unbroken, and a line of `print_lines` is
+Without a terminal text is wrapped at 120 columns, which logs and issues show unbroken, and a line of `print_grouped` is
 whole, so that `grep` finds all of it; $COLUMNS sets a different width.
 """
 
@@ -55,7 +55,7 @@ def print_rows(rows: Iterable[tuple[str, str]], column: int, indent: str = "") -
             print(line)
 
 
-def print_lines(rows: Sequence[tuple[str, str, str]]) -> None:
+def print_grouped(rows: Sequence[tuple[str, str, str]]) -> None:
     """Prints (group, name, text) as a line each, cut at the terminal's edge, the groups below their headings."""
     edge = width() if sys.stdout.isatty() or "COLUMNS" in os.environ else None
     column = min(max((len(name) for _, name, _ in rows), default=0), width() // 3)

@@ -107,8 +107,8 @@ def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Match]:
         if other:
             yield Match(
                 build.path,
-                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: each "
-                "recompiles it, and their jobs wait for each other",
+                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: "
+                "the two recompile it in turn, and their jobs wait for each other",
             )
 
 

@@ -146,8 +146,8 @@ class Case:
 
     def look(self, copy: Path | None = None, **environment: str) -> dict[str, Any]:
         """What is in effect after importing dsfix and then all modules."""
-        (results,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
-        return dict(results)
+        (observed,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
+        return dict(observed)
 
     def copied(self, changed: Mapping[str, str]) -> Path:
         """A copy of `root` in which these modules have the given text; packages from elsewhere are copied into it."""

@@ -120,22 +120,22 @@ def every_import_order(case: Case) -> None:
     items = list(dict.fromkeys(["dsfix", *modules]))
     (leaves,) = case.run(["orders", items], unloaded=items, **case.on)
     shared: dict[str, Any] = {}
-    for results in leaves:
-        when = f"in the order {', '.join(results['order'])}"
-        early = results["order"].index("dsfix") == 0
-        for name, error in results["failed"].items():
+    for leaf in leaves:
+        when = f"in the order {', '.join(leaf['order'])}"
+        early = leaf["order"].index("dsfix") == 0
+        for name, error in leaf["failed"].items():
             own = case.is_import_patch and re.search(case.patch.symptom, error)
             case.expect(own or case.companions or name in case.evidence, f"{when} the import of {name} fails: {error}")
             case.expect(not early or name in case.evidence, f"{when} the import of {name} fails: {error}")
-        _check_errors(case, results, f"{when}, tried again,", fixed=True)
-        _check_outcome(case, results, when, "applied")
-        _check_same(case, results["seen"], expected["seen"], when)
-        for target, seen in results["seen"].items():
+        _check_errors(case, leaf, f"{when}, tried again,", fixed=True)
+        _check_outcome(case, leaf, when, "applied")
+        _check_same(case, leaf["seen"], expected["seen"], when)
+        for target, seen in leaf["seen"].items():
             same = shared.setdefault(target, seen["shared"]) == seen["shared"]
             case.expect(
                 same, f"{when} {target} is shared by {seen['shared']}, in a different order by {shared[target]}"
             )
-    case.expect(any(results["order"][0] == "dsfix" for results in leaves), "no order starts with dsfix")
+    case.expect(any(leaf["order"][0] == "dsfix" for leaf in leaves), "no order starts with dsfix")
 
 
 def a_hand_edit_is_left_alone(case: Case) -> None:
@@ -155,9 +155,9 @@ def a_hand_edit_is_left_alone(case: Case) -> None:
 
 def it_can_be_reverted(case: Case) -> None:
     """dsfix.revert restores what is there without the patch."""
-    (results,) = case.run(["load", "dsfix", *case.modules], ["revert", case.id], ["look"], **case.on)
-    _check_outcome(case, results, "reverted", "disabled", reason="revert")
-    _check_same(case, results["seen"], shipped(case)["seen"], "reverted")
+    (observed,) = case.run(["load", "dsfix", *case.modules], ["revert", case.id], ["look"], **case.on)
+    _check_outcome(case, observed, "reverted", "disabled", reason="revert")
+    _check_same(case, observed["seen"], shipped(case)["seen"], "reverted")
 
 
 def _check_processes(case: Case, processes: _Processes, expected: Look) -> None:
@@ -223,8 +223,8 @@ def _processes(case: Case) -> _Processes:
 @functools.cache
 def _all_on(together: Case) -> Look:
     """What is at the targets of all patches for a release, with all patches enabled and dsfix imported first."""
-    (results,) = together.run(["load", "dsfix", *together.targets], ["look"], **together.on)
-    return dict(results)
+    (observed,) = together.run(["load", "dsfix", *together.targets], ["look"], **together.on)
+    return dict(observed)
 
 
 def all_at_once(cases: Sequence[Case]) -> None:

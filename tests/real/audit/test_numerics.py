@@ -179,7 +179,7 @@ def test_skipping_all_steps_is_reported():
     record.steps[0].skipped = True
     results = compare(plan, record)
     assert not results.differences
-    assert results.unseen == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
+    assert results.not_compared == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
 
 
 def test_steps_after_a_load_are_compared_with_the_state_before():
@@ -216,7 +216,7 @@ def test_saved_nan_is_neither_difference_nor_agreement():
     results = compare(plan, record)
     assert not results.differences
     assert {"training from step 0", "resume: parameters", "resume: state exp_avg", "16bit: parameters"} <= set(
-        results.unseen
+        results.not_compared
     )
 
 
