@@ -1,6 +1,6 @@
 """Fingerprints of a patch, which records use to detect changes.
 
-Text does not count: title, docstrings, comments, and the messages of `reproduce`; nor does the patch's folder.
+Text does not count: title, docstrings, comments, and the messages of errors and warnings; nor does the patch's folder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from dsfix.catalogue.registry import Entry
 from dsfix.patch import Change, Edit, Source
 
 _TELLING = ("took_effect", "ran")
-_MESSAGES = ("BugPresent", "CannotTell", "AssertionError")
+_MESSAGES = (
+    *("BugPresent", "CannotTell", "AssertionError", "ValueError", "RuntimeError"),
+    *("warn", "warn_once", "warn_repeatedly"),
+)
 _FOLDER = re.compile(r"\b(dsfix\.patches\.)\w+\.(?=\w)")
 _DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.lab.preload import ForkServer
 
-_PAUSE = 30.0  # seconds between two lines of a Meter
+_PAUSE = 30.0  # seconds between two lines of Progress
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
@@ -56,7 +56,7 @@ class Servers(contextlib.ExitStack):
             return self._started[key]
 
 
-class Meter:
+class Progress:
     """Prints now and then on standard error how many of `total` cells are finished."""
 
     def __init__(self, total: int) -> None:

@@ -9,7 +9,6 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Union
 
@@ -21,12 +20,12 @@ from ..doctor.memory import physical
 from ..doctor.platform import wsl
 from ..job import AUTO
 from ..outcome import Outcome
-from ..rules import Finding, findings, fits, load
+from ..rules import Finding, all_in_range, findings, load
 from ..settings import Settings
 from . import accelerate, arguments, extract, keys
 from .facts import Facts, is_inference, name_of
 from .reading import Reading, Unreadable, from_text, read
-from .rules.placeholders import FOR_PLACEHOLDERS
+from .rules.file import FOR_PLACEHOLDERS
 
 Config = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
 # the rules that hold for a config of deepspeed.init_inference, of which only the keys are known
@@ -59,10 +58,10 @@ class CheckResult:
 
     def _state(self, entry: registry.Entry) -> tuple[str, str]:
         if self.installed:
-            verdict = survey.decide(entry, Settings.read())
+            verdict = survey.verdict_of(entry, Settings.read())
             word = "applies here" if verdict.outcome is Outcome.PENDING else verdict.outcome.value
             return word, verdict.reason
-        affected = fits(entry.patch.affects, _versions(self.release))
+        affected = all_in_range(entry.patch.affects, _versions(self.release))
         claim = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
         return ("would apply" if affected else "not-affected"), f"affects {claim}"
 
@@ -140,9 +139,11 @@ def check(
     if from_accelerate is not None and from_accelerate.named is not None:
         assumed.append(f"{from_accelerate.file} in place of {from_accelerate.named}, which does not exist here")
     if inference:
-        assumed.append("a config of deepspeed.init_inference, of which the keys are checked (use --plain if not)")
+        assumed.append(
+            "this is a config for deepspeed.init_inference, so only its keys are checked (otherwise use --plain)"
+        )
     elif not plain and facts.has_auto:
-        assumed.append('transformers or accelerate fills in "auto" (use --plain if not)')
+        assumed.append('transformers or accelerate fills in "auto" (otherwise use --plain)')
     if world_size is None and facts.get("train_batch_size") not in (None, AUTO):
         assumed.append("any number of processes (set it with --world-size)")
     rules = [rule for rule in load(f"{__package__}.rules") if rule.id in FOR_INFERENCE or not inference]
@@ -205,16 +206,16 @@ def _target(wanted: str | None) -> tuple[keys.KnownKeys, str, list[str], bool]:
         return keys.of_release(version), str(version), _outside(version), False
     newest = keys.table()["releases"][1]
     if here is None:
-        assumed = [f"deepspeed {newest}, since none is installed (choose a release with --deepspeed)"]
+        assumed = [f"deepspeed {newest}, because none is installed (choose a release with --deepspeed)"]
         return keys.of_release(Version(newest)), newest, assumed, False
     assumed = []
     try:
         version = Version(Version(here).base_version)
     except InvalidVersion:
-        assumed.append(f"deepspeed {newest}, since the installed one has no valid version (its own keys are used)")
+        assumed.append(f"deepspeed {newest}, because the installed one has no valid version (its keys are used)")
         version = Version(newest)
     try:
-        return _read_from(_package()), str(version), assumed, True
+        return _read_from(versions.module_file("deepspeed")), str(version), assumed, True
     except extract.UnreadableSource as error:
         assumed.append(f"the keys of deepspeed {version} from dsfix's table: {error}")
         return keys.of_release(version), str(version), assumed + _outside(version), True
@@ -225,22 +226,14 @@ def _outside(version: Version) -> list[str]:
     if Version(first) <= version <= Version(last):
         return []
     near = first if version < Version(first) else last
-    return [f"the keys of deepspeed {near}, since dsfix knows {first} to {last} only"]
+    return [f"the keys of deepspeed {near}, because dsfix knows only {first} to {last}"]
 
 
 @functools.cache
-def _read_from(package: Path) -> keys.KnownKeys:
-    return extract.extract_keys(package)
-
-
-def _package() -> Path:
-    try:
-        spec = find_spec("deepspeed")
-    except (ImportError, ValueError) as error:
-        raise extract.UnreadableSource(str(error)) from None
-    if spec is None or spec.origin is None:
+def _read_from(file: str | None) -> keys.KnownKeys:
+    if file is None:
         raise extract.UnreadableSource("the package is missing or empty")
-    return Path(spec.origin).parent
+    return extract.extract_keys(Path(file).parent)
 
 
 def _versions(release: str) -> dict[str, str | None]:

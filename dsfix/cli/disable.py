@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
         }
         output.print_json(known)
     else:
-        print(f"{file} {'removed' if removed else 'does not exist'}: it does not enable dsfix for {sys.executable}")
+        state = f"{file} {'was removed' if removed else 'does not exist'}"
+        print(state if others else f"dsfix is not enabled for {sys.executable}: {state}")
         for other in others:
-            print(f"{other} still enables dsfix: run `python -m dsfix disable` with that file's Python")
+            print(f"dsfix is still enabled by {other}: run `python -m dsfix disable` with the Python it belongs to")
     return TROUBLE if others else OK

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from .. import __version__
 from ..catalogue import registry
 from ..catalogue.day import PROVEN_ON
-from ..catalogue.registry import UnknownPatch
+from ..outcome import UnknownPatch, did_you_mean
 from ..settings import Settings
 from ..versions import NEWEST_PROVEN
 from . import audit, check, diff, disable, doctor, enable, explain, find, run, show, verify
@@ -24,6 +24,7 @@ _COMMANDS = (
     *(list_command, show, find, explain, check, doctor, diff, verify, audit),
     *(run, enable, disable, status_command),
 )
+_WIDTH = 100  # columns of the statuses in the help text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,9 +70,8 @@ def _unknown(given: Sequence[str]) -> str:
     names = [module.NAME for module in _COMMANDS]
     if not given or given[0].startswith("-") or given[0] in names:
         return ""
-    near = difflib.get_close_matches(given[0].lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean `{near[0]}`?" if near else "`python -m dsfix` lists all commands"
-    return f"unknown command {given[0]!r}; {hint}"
+    hint = did_you_mean(given[0].lower(), names, "; `python -m dsfix` lists all commands")
+    return f"unknown command {given[0]!r}{hint}"
 
 
 def _about() -> str:
@@ -80,11 +80,16 @@ def _about() -> str:
     return f"dsfix {__version__}, {catalogue}, proven through DeepSpeed {NEWEST_PROVEN}"
 
 
+def _status(number: int, meaning: str) -> str:
+    return textwrap.fill(meaning, _WIDTH, initial_indent=f"  {number:<4} ", subsequent_indent=" " * 7)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m dsfix",
         description="Inspect and control the patches that dsfix applies to the installed DeepSpeed.",
-        epilog="exit status: " + "; ".join(f"{number} {meaning}" for number, meaning in STATUSES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["exit status:", *(_status(*each) for each in STATUSES.items())]),
     )
     top.add_argument("--version", action="version", version=_about())
     commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")

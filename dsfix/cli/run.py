@@ -26,8 +26,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("words", nargs=argparse.REMAINDER, metavar="CMD ...", help="the command and its arguments")
     command.epilog = (
         "Each Python process that CMD starts imports dsfix when it first imports DeepSpeed, unless it is started with "
-        "-I, -E or -S, or with a PYTHONPATH that replaces the inherited one. exit status: that of CMD; 126 CMD cannot "
-        "be executed; 127 CMD was not found"
+        "-I, -E or -S, or with a PYTHONPATH that replaces the inherited one. Exit status: CMD's own; 126 if CMD cannot "
+        "be executed, 127 if it was not found."
     )
 
 

@@ -33,17 +33,16 @@ class PatchFix:
         if outcome is Outcome.PENDING:
             return f"applies here ({reason.partition(': ')[0]}): {_USE}"
         if versions.installed("deepspeed") is None:
-            unnamed = f"applies to these releases: {_USE}; " if self.in_log is None else ""
-            return f"{unnamed}not checked here: DeepSpeed is not installed"
+            unnamed = f"applies to these releases ({_USE}), but " if self.in_log is None else ""
+            return f"{unnamed}was not checked here, because DeepSpeed is not installed"
         return f"is {outcome.value} here: {reason}"
 
     def _in_log(self) -> str:
         named = ", ".join(f"{name} {version}" for name, version in self.named.items())
         if self.in_log:
-            return f"the log's {named} has the bug" + (
-                "" if self.verdict.outcome is Outcome.PENDING else f" and the patch applies to it: there, {_USE}"
-            )
-        return f"the patch does not apply to the log's {named}"
+            there = "" if self.verdict.outcome is Outcome.PENDING else f"; in that environment, {_USE}"
+            return f"{named} in the log has the bug{there}"
+        return f"the patch does not apply to {named} in the log"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -60,14 +59,14 @@ def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list
     in_log: the versions that the log names; several if it names several releases, of which one with the bug counts.
     """
     settings, catalogue = Settings.read(), registry.catalogue()
-    results = []
+    fixes = []
     for patch_id in sorted(patch_ids):
         affects = catalogue[patch_id].patch.affects
         for versions_of_one in in_log:
             named = {name: version for name, version in versions_of_one.items() if name in affects}
-            fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
+            fits = rules.all_in_range({name: affects[name] for name in named}, named) if "deepspeed" in named else None
             if fits:
                 break
-        results.append(PatchFix(patch_id, survey.decide(catalogue[patch_id], settings), named, fits))
-    useful = [fix for fix in results if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
-    return useful or results
+        fixes.append(PatchFix(patch_id, survey.verdict_of(catalogue[patch_id], settings), named, fits))
+    useful = [fix for fix in fixes if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
+    return useful or fixes

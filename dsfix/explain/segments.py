@@ -76,11 +76,11 @@ def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterato
     sources: dict[str, list[Line]] = {}
     for line in lines:
         sources.setdefault(line.source, []).append(line)
-    results = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
-    yield from sorted(results, key=lambda segment: segment.lines[0].number)
+    segments = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
+    yield from sorted(segments, key=lambda segment: segment.lines[0].number)
 
 
-def around(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
+def hit_neighbourhoods(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
     """Yields the lines of all processes around the hits, in the order of the log."""
     for begin, end in _spans(lines, hits, 0, len(lines)):
         yield Segment(lines[begin:end], chained=False)
@@ -143,7 +143,7 @@ def raised_in(segment: Segment, raised: Line) -> str:
         return ""
     ours = [each for each in frames if _OURS.match(each[0])]
     if not ours:
-        hint = "DeepSpeed does not appear in the traceback; run once without its config to see whether it is involved"
+        hint = "DeepSpeed is not in the traceback; run once without it to see whether it is involved"
         return f"{_named(*frames[-1])}. {hint}."
     called = f", called from {_named(*ours[-1])}" if ours[-1] != frames[-1] else ""
     return f"{_named(*frames[-1])}{called}."

@@ -39,7 +39,7 @@ def before(call: Call) -> None:
     kind = "".join(kinds) or "cpu"
     devices: Any = getattr(importlib.import_module("torch"), kind, None)
     here = kind if kind == "cpu" else _device(kind, devices, device_ids)
-    result = dispatch.find(model, here)
+    result = dispatch.find_dispatch(model, here)
     # users who exclude parameters from DDP place them themselves
     if result is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
         return
@@ -57,7 +57,7 @@ def before(call: Call) -> None:
         if not result.elsewhere(here):
             placed = {name.rpartition(".")[0]: str(parameter.device) for name, parameter in parameters.items()}
             result = dataclasses.replace(result, placed=placed)
-        refuse(result, f"{here}, which was passed to DistributedDataParallel as device_ids", REMEDY)
+        refuse(result, here, f"DistributedDataParallel was given {here} as device_ids", REMEDY)
     elif wrong:
         log.warn(
             "device_map placed the model on several devices, and this machine has too few devices for each process to "

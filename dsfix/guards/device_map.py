@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import log
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError, dispatch
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def before(call: Call) -> None:
     if call.settings.device_map == "off":
         return
     here = _device(call)
-    result = dispatch.find(call.model, here)
+    result = dispatch.find_dispatch(call.model, here)
     if result is None:
         return
     refuse_offloaded(result, REMEDY)
@@ -42,7 +42,7 @@ def before(call: Call) -> None:
         if call.settings.device_map == "repair":
             repair(result, f"DeepSpeed moves the model to {here}")
         else:
-            refuse(result, f"{here}, to which DeepSpeed moves the whole model", REMEDY)
+            refuse(result, here, f"DeepSpeed moves the whole model to {here}", REMEDY)
     elif not result.placed and len(result.mapped) == 1 and result.mapped.isdisjoint({here, "cpu", "disk"}):
         (other,) = result.mapped
         log.warn(
@@ -51,10 +51,10 @@ def before(call: Call) -> None:
         )
 
 
-def refuse(found: dispatch.Dispatch, place: str, remedy: str) -> None:
-    """Raises GuardError with the modules and devices; `place` is the device where the model must be, and why."""
+def refuse(found: dispatch.Dispatch, here: str, why: str, remedy: str) -> None:
+    """Raises GuardError with the modules and devices; `why` the model must be on the device `here`."""
     raise GuardError(
-        f"the model was loaded with device_map onto other devices than {place}.\n{found.describe()}\n{remedy} "
+        f"device_map placed modules on devices other than {here}, but {why}.\n{found.describe()}\n{remedy} "
         f"DSFIX_DEVICE_MAP=repair removes accelerate's hooks instead. {OFF}"
     )
 
@@ -63,14 +63,17 @@ def refuse_offloaded(found: dispatch.Dispatch, remedy: str) -> None:
     """Raises GuardError if weights are on the CPU or on disk and are only loaded to the device for each call."""
     if found.offloaded:
         raise GuardError(
-            "the model was loaded with device_map, which offloaded parts of it: their parameters are on meta, and "
-            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {some(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
+            "device_map offloaded parts of the model. Their parameters are on the meta device, so "
+            "DSFIX_DEVICE_MAP=repair cannot restore them.\n"
+            f"  {shortened_list(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
         )
 
 
 def repair(found: dispatch.Dispatch, then: str) -> None:
     count = found.remove()
-    log.inform(f"DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from {count} modules; {then}")
+    log.info_on_rank_zero(
+        f"DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from {count} module{'s' * (count != 1)}; {then}"
+    )
 
 
 def _device(call: Call) -> str:

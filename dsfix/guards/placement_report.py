@@ -40,10 +40,10 @@ _LATE = _Cause(
     "call module.to(engine.device) after attaching it",
 )
 _PLAIN = _Cause(
-    "a plain attribute, which neither .to() nor the engine moves: correct only if forward() moves it",
-    "register_buffer(name, tensor, persistent=False)",
+    "a plain attribute: neither .to() nor the engine moves it. This is fine only if forward() moves it",
+    "use register_buffer(name, tensor, persistent=False)",
 )
-_NOT_MOVED = _Cause("never moved there, or moved away later", "model.to(device)")
+_NOT_MOVED = _Cause("it was never moved there, or was moved away", "call model.to(device)")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ class PlacementReport:
             shown, limit = group[:limit], max(limit - len(group), 0)
             lines += [f"  {each}" for each in shown]
             if len(shown) < len(group):
-                lines.append(f"  and {len(group) - len(shown)} more: print(dsfix.placement_report(engine)) lists all")
+                lines.append(
+                    f"  and {len(group) - len(shown)} more; print(dsfix.placement_report(engine)) lists them all"
+                )
             lines += [f"    why: {cause.why}", f"    remedy: {cause.remedy}"]
         parts = {part for each in self.misplaced for part in each.module.split(".")}
         if parts & _AUDIO_OUTPUT:
@@ -122,10 +124,8 @@ def placement_report(engine_or_model: Any, device: Any = None) -> PlacementRepor
     Not reported, because it is correct or cannot be decided: tensors on meta or offloaded by DeepSpeed; what an engine
     with dont_change_device, or below ZeRO-3 a class that overrides `_apply`, leaves in place; and these attributes:
     0-dim tensors on the CPU, which arithmetic accepts, copies of a buffer named ``original_...``, tensors that a hook
-    recomputes before each forward pass (weight_norm), and those of classes of transformers and DeepSpeed.
-
-    Raises:
-        TypeError: the argument is neither an engine nor a torch.nn.Module.
+    recomputes before each forward pass (weight_norm), and those of classes of transformers and DeepSpeed. Raises
+    TypeError: the argument is neither an engine nor a torch.nn.Module.
     """
     import torch
 
@@ -196,15 +196,12 @@ def _cause(held: TensorRef, device: torch.device | None, in_engine: bool, zero3:
         return None
     if held.kind == "attribute":
         return None if tensor.dim() == 0 and tensor.device.type == "cpu" else _PLAIN
-    if zero3 and held.kind == "buffer" and (not in_engine or _present_at_initialize(held.module)):
+    at_initialize = "_external_params" in vars(held.module)  # ZeRO-3 sets it on each module that it finds
+    if zero3 and held.kind == "buffer" and (not in_engine or at_initialize):
         return _LEFT_BEHIND
     if not in_engine:
         return _NOT_MOVED
     return None if held.own_apply and not zero3 else _LATE
-
-
-def _present_at_initialize(module: torch.nn.Module) -> bool:
-    return "_external_params" in vars(module)  # ZeRO-3 sets it on each module that it finds
 
 
 def _described(held: TensorRef, cause: _Cause) -> Misplaced:

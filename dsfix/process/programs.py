@@ -64,9 +64,10 @@ def patch_program(engine: Engine) -> None:
     engine when it is defined; says so where it is a copy from another release."""
     copy = _find_program(engine.finder.names, engine.imported)
     if copy:
-        log.inform(
-            f"{copy} is a copy from a release other than the installed DeepSpeed {versions.installed('deepspeed')}, "
-            f"and is not patched; `python -m {COPIED}` with the same arguments runs the installed one, patched"
+        log.info_on_rank_zero(
+            f"{copy} is not patched: it comes from a release other than the installed DeepSpeed "
+            f"{versions.installed('deepspeed')}. `python -m {COPIED}` with the same arguments runs the installed "
+            "version with its patches"
         )
 
 

@@ -86,7 +86,7 @@ def _release(name: str, patches: Sequence[str], options: argparse.Namespace) -> 
     with Trials(name) as trials:
         changed = running.jobs(record, trials, chosen, options.jobs, keep=not options.pinned)
         for patch_id in sorted(changed - set(alone)):
-            print(f"{patch_id} has other statements than in the record: run --again, or --patch {patch_id}")
+            print(f"the statements of {patch_id} have changed since the record: use --again, or --patch {patch_id}")
         for patch_id in alone:
             print(f"deepspeed {name}: {patch_id}", flush=True)
             if not running.patch(record, trials, patch_id, every, options.jobs) and patch_id in patches:

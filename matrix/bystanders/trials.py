@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import launch
-from dsfix.settings import cache_directory, write_whole
+from dsfix.settings import cache_directory, write_atomically
 from matrix import environments
 from matrix.bystanders.space import Job
 from matrix.runner import Servers
@@ -83,7 +83,7 @@ class Trials(Servers):
             return result
         result = self._run(job, variant)
         if cache_file is not None and not result.late:  # a busy machine may be the reason for a timeout
-            write_whole(cache_file, pickle.dumps(result))
+            write_atomically(cache_file, pickle.dumps(result))
         return result
 
     def _run(self, job: Job, variant: str) -> JobResult:
@@ -139,9 +139,7 @@ def _environment(variant: str) -> dict[str, str]:
     if kind == "without":
         return {"DSFIX_SKIP": patch_id}
     if kind == "with":
-        return {
-            "DSFIX_ONLY": ",".join([patch_id, *(entry.id for entry in catalogue().values() if entry.patch.default)])
-        }
+        return {"DSFIX_ALSO": patch_id}
     return {}
 
 

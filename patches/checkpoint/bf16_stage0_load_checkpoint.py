@@ -3,9 +3,9 @@
 Why: in 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but load_checkpoint treats it as one and uses
     what only ZeRO's optimizers and BF16_Optimizer have: a process group or, if the optimizer's state is not loaded, a
     method that restores the fp32 weights from the model's.
-How: bf16 alone no longer counts as ZeRO; BF16_Optimizer, which an engine without an optimizer has, still does. Where
-    the optimizer's state is not loaded, its fp32 copies are taken from the checkpoint's weights, except where they
-    already round to them.
+How: bf16 without ZeRO no longer counts as ZeRO; BF16_Optimizer, which an engine without an optimizer has, still does.
+    Where the optimizer's state is not loaded, its fp32 copies are taken from the checkpoint's weights, except where
+    they already round to them.
 Workaround: None in the script; DeepSpeed 0.17.5 or 0.18.0, or ZeRO-1, helps.
 """
 

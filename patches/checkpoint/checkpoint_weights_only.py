@@ -8,7 +8,7 @@ How: `weights_only=False` in the checkpoint engine that `load_checkpoint` reads 
     files that a JSON for `init_inference` lists). Weights that DeepSpeed's inference and `zero.Init` read in other ways
     stay weights-only, and TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies to all of them. Nebula's engine is unchanged.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, declare DeepSpeed's classes safe with `add_safe_globals`, or
-    replace `torch.load` by a function that passes `weights_only=False`. All can stay.
+    replace `torch.load` by a function that passes `weights_only=False`. You can keep it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOAD = "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine:TorchCheckp
 _FULL = "torch.load(path, map_location=map_location, weights_only=False)"
 
 PATCH = Patch(
-    title="load_checkpoint fails with torch >= 2.6: Weights only load failed",
+    title="load_checkpoint fails with torch 2.6 or later: Weights only load failed",
     severity=Severity.CRASH,
     # pre-releases: NVIDIA's containers ship 2.6.0a0
     affects={"deepspeed": ">=0.12.0,<0.16.0", "torch": ">=2.6.0.dev0"},

@@ -7,7 +7,7 @@ Why: with `"checkpoint": {"writer": {...}}` in the config, the fast or the decou
 How: `weights_only=False` in both engines, as in DeepSpeed without a writer. Unpickling can run code, but only from the
     checkpoint directory that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
-    `weights_only=False`. Both can stay.
+    `weights_only=False`. You can keep it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEFAULT = "torch.load(path, map_location=map_location)"
 _FULL = "torch.load(path, map_location=map_location, weights_only=False)"
 
 PATCH = Patch(
-    title="load_checkpoint with a checkpoint writer fails with torch >= 2.6: Weights only load failed",
+    title="load_checkpoint with a checkpoint writer fails with torch 2.6 or later: Weights only load failed",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.1", "torch": ">=2.6.0.dev0"},
     changes=tuple(

@@ -5,9 +5,9 @@ Why: with `"elastic_checkpoint": true` the padding is cut off each tensor of the
     own optimizers count in a number and are not affected.
 How: a 0-dim tensor has no padding and is saved as it is. Loading the optimizer's state from such a checkpoint is a
     separate bug: since 0.13.2, elastic_checkpoint_torch_adam.
-Workaround: Scripts wrap `_get_state_without_padding` to leave 0-dim tensors alone, edit it in the installed file, leave
-    `elastic_checkpoint` out of the config, or use DeepSpeed's own Adam. All can stay; with an edited file the patch is
-    not applied.
+Workaround: Scripts wrap `_get_state_without_padding` to skip 0-dim tensors, edit it in the installed file, leave
+    `elastic_checkpoint` out of the config, or use DeepSpeed's own Adam. You can keep it; with an edited file the patch
+    is not applied.
 """
 
 from __future__ import annotations

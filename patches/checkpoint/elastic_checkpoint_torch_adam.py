@@ -8,7 +8,7 @@ Why: with `"elastic_checkpoint": true` a checkpoint stores the optimizer's `step
 How: a `step` that the checkpoint does not store separately is not set, and a 0-dim tensor is loaded as it is. This
     needs as many ranks as saved the checkpoint: DeepSpeed itself rejects another number, elastic or not. Saving: see
     elastic_checkpoint_scalar_step.
-Workaround: Scripts load with `load_optimizer_states=False` and start with new moments. This can stay; without it, the
+Workaround: Scripts load with `load_optimizer_states=False` and start with new moments. You can keep it; without it, the
     saved ones are loaded.
 """
 

@@ -8,7 +8,7 @@ Why: torch's Adagrad creates its state in its constructor, for the model's param
 How: where `state_dict` of an Adagrad fails this way, state of tensors that are in no group is dropped, and it is called
     again. What is dropped was never used. All other optimizers are unchanged.
 Changes: none for a job that did not crash.
-Workaround: Scripts clear the `state` of Adagrad before they pass it to `deepspeed.initialize`. That can stay.
+Workaround: Scripts clear the `state` of Adagrad before they pass it to `deepspeed.initialize`. You can keep it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Why: through 0.15.4 deepspeed.checkpoint.utils.clone_tensors_for_torch_save, whi
     it saves, clones a tensor on its own device and then moves the clone to the CPU. The largest weight, usually the
     embedding, must fit into the GPU's memory a second time, and the clones fragment it.
 How: a tensor that is not on the CPU is copied there directly, as in 0.16.0.
-Workaround: Scripts move the weights to the CPU before they save them. It can stay.
+Workaround: Scripts move the weights to the CPU before they save them. You can keep it.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@ Why: since 0.17.6 a bf16 engine without ZeRO no longer has a ZeRO optimizer, but
     optimizer state is left to ZeRO's files, which are not written, and is not looked up in the file that is. A resumed
     job has the checkpoint's weights in the model and the initial ones in the optimizer's fp32 copies. The first step
     writes these copies to the model, and all progress is lost.
-How: bf16 alone no longer counts as ZeRO when the optimizer is saved or loaded. If a checkpoint has no optimizer state
-    (those written without the patch), or one that cannot be loaded, the fp32 copies are taken from its weights, with a
-    warning. If the optimizer cannot return its state, the weights are saved without it, with a warning. An engine
-    without an optimizer is unchanged.
+How: bf16 without ZeRO no longer counts as ZeRO when the optimizer is saved or loaded. If a checkpoint has no optimizer
+    state (those written without the patch), or one that cannot be loaded, the fp32 copies are taken from its weights,
+    with a warning. If the optimizer cannot return its state, the weights are saved without it, with a warning. An
+    engine without an optimizer is unchanged.
 Changes: a resumed job continues where it was. From a checkpoint written without the patch it gets the weights, rounded
     to bf16, and an optimizer without moments. A job that was resumed without the patch trained from the weights that
     the script initialized or loaded, not from the checkpoint's.
 Workaround: Scripts put `engine.optimizer.state_dict()` into the client state or a separate file, and load it after
-    load_checkpoint. It can stay, but then the state is written twice. If they only call `refresh_fp32_params()` after
-    load_checkpoint, they should stop: it rounds the fp32 copies that have just been loaded.
+    load_checkpoint. You can keep it, but then the state is written twice. If they only call `refresh_fp32_params()`
+    after load_checkpoint, they should stop: it rounds the fp32 copies that have just been loaded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
         if engine.save_non_zero_checkpoint:
             from dsfix.log import warn
 
-            warn(f"a checkpoint is saved without the optimizer's state: {type(error).__name__}: {error}")
+            warn(
+                "stage0_checkpoint_loses_optimizer: the checkpoint is saved without the optimizer state: "
+                f"{type(error).__name__}: {error}"
+            )
         return None
 
 
@@ -66,7 +69,10 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
             vars(optimizer.optimizer).update(before)
     from dsfix.log import warn
 
-    warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
+    warn(
+        f"stage0_checkpoint_loses_optimizer: {path} has no optimizer state for this job ({why}); the optimizer starts "
+        "from the checkpoint's weights"
+    )
     took_effect(__name__, "the optimizer took the checkpoint's weights (unpatched: it keeps its own)")
     take_weights(optimizer)
     return False

@@ -10,7 +10,7 @@ How: with `load_optimizer_states=False`, too, the copies are taken from the mode
 Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. Without the patch they, and
     their checkpoints, started from the weights before `deepspeed.initialize`. A script that loads other weights
     temporarily must load the optimizer's states when it returns to its own weights; otherwise it gets rounded ones.
-Workaround: Scripts call `engine.optimizer.refresh_fp32_params()` after load_checkpoint. It can stay.
+Workaround: Scripts call `engine.optimizer.refresh_fp32_params()` after load_checkpoint. You can keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ How: the files are sorted by the rank as a number. Up to 100 ranks the order is 
 Changes: universal checkpoints that were converted from more than 100 ranks without the patch are scrambled; the
     checkpoint itself is right: convert it again.
 Workaround: Scripts put their own `sorted`, which sorts by rank, into the converter's module, or replace its
-    `_merge_zero_shards`. Both can stay.
+    `_merge_zero_shards`. You can keep it.
 """
 
 from __future__ import annotations

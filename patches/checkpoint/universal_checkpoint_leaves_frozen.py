@@ -13,8 +13,8 @@ How: what the optimizer does not hold is copied from the module's state and, und
 Changes: jobs that resume this way get the frozen parameters and buffers of the checkpoint. The universal checkpoint
     itself is correct and can be loaded again. A checkpoint saved after an incomplete load is consistent: it contains
     the model that was actually trained.
-Workaround: scripts load the frozen weights and buffers themselves: from the same files as at the first start, or, under
-    ZeRO-1/2, after the load from the checkpoint's `mp_rank_00_model_states.pt`. Both can stay.
+Workaround: Scripts load the frozen weights and buffers themselves: from the same files as at the first start, or, under
+    ZeRO-1/2, after the load from the checkpoint's `mp_rank_00_model_states.pt`. You can keep it.
 """
 
 from __future__ import annotations

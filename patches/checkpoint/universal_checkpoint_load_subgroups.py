@@ -11,8 +11,8 @@ How: loads the other sub-groups in the same way, and gives the optimizer a state
 Changes: jobs with several sub-groups that load a universal checkpoint under ZeRO-3 start from what was saved. The
     universal checkpoint itself is correct and can be loaded again. What was trained and saved since a wrong load
     started from a partly loaded model, with moments of zero for the rest.
-Workaround: one parameter group, and a `sub_group_size` that is larger than a rank's part of the model, in the job that
-    saves and in the one that loads; both can stay.
+Workaround: Scripts use one parameter group, and a `sub_group_size` that is larger than a rank's part of the model, in
+    the job that saves and in the one that loads. You can keep it.
 """
 
 from __future__ import annotations

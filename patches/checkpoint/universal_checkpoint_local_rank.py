@@ -8,7 +8,7 @@ How: takes the part numbered by the rank in the data-parallel group, by whose si
 Changes: jobs on several machines (or with model parallelism) that load a universal checkpoint under ZeRO-3 start from
     what was saved. The universal checkpoint itself is correct and can be loaded again. What was trained and saved since
     a wrong load comes from mixed-up weights and moments, and cannot be repaired.
-Workaround: scripts let `deepspeed.comm.get_local_rank` return the rank while the checkpoint is loaded; that can stay.
+Workaround: Scripts let `deepspeed.comm.get_local_rank` return the rank while the checkpoint is loaded. You can keep it.
 """
 
 from __future__ import annotations

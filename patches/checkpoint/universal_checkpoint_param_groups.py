@@ -10,7 +10,7 @@ How: each group gets what was saved for it. If the number of groups differs, the
 Changes: jobs with several parameter groups of different options that resume from a universal checkpoint under ZeRO-3
     keep these options. The universal checkpoint is correct and can be loaded again. What was saved since a wrong load
     contains the wrong options; weights were decayed that should not have been, or the reverse.
-Workaround: scripts set the options of `engine.optimizer.optimizer.param_groups` again after the load; that can stay.
+Workaround: Scripts set the options of `engine.optimizer.optimizer.param_groups` again after the load. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: the list is sorted by the numbers in the files' names. With at most 10 rank
     deepspeed.checkpoint.ds_to_universal …`.
 Changes: universal checkpoints that were converted from more than 10 ranks without the patch are scrambled; the
     checkpoint itself is right: convert it again.
-Workaround: scripts sort what `get_zero_files` returns to the converter by the ranks' numbers; that can stay.
+Workaround: Scripts sort what `get_zero_files` returns to the converter by the ranks' numbers. You can keep it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group, and more where a rank has more than
     `sub_group_size` elements. Since 0.18.0 loading a universal checkpoint gives all of them the same `step`. torch's
     Adam and AdamW count steps in place in a tensor: with n sub-groups each step then counts n times, and the bias
-    correction is that of a later step. DeepSpeed's own optimizers count in a number and are not affected.
+    correction is for a later step. DeepSpeed's own optimizers count in a number and are not affected.
 How: each sub-group gets its own copy.
 Changes: jobs with torch's Adam or AdamW and several sub-groups that resume from a universal checkpoint make the same
     updates as without the interruption. The universal checkpoint is correct; what was saved since a wrong load has a
     `step` that is too large, which matters less as training continues.
-Workaround: after the load scripts give each state of `engine.optimizer.optimizer` a copy of its `step`; that can stay.
+Workaround: After the load scripts give each state of `engine.optimizer.optimizer` a copy of its `step`.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: after the load the count is the engine's, which the checkpoint contains: it
     0.13.2 to 0.14.0 load no universal checkpoint into an optimizer that has made no step.
 Changes: jobs that resume from a universal checkpoint make the same updates as without the interruption. The universal
     checkpoint is correct and can be loaded again; what was saved since a wrong load keeps its wrong count.
-Workaround: scripts set `step` in the optimizer's states after the load; that can stay. Code that subtracts 1 from it
+Workaround: Scripts set `step` in the optimizer's states after the load. You can keep it. Code that subtracts 1 from it
     must be removed.
 """
 

@@ -4,9 +4,10 @@ Why: ZeRO-3 keeps a flat tensor for each sub-group: one per parameter group (wit
     trainers), and more where a rank has more than `sub_group_size` elements. 0.14.5 to 0.17.6 look for all parameters
     in the first one and fail at its end: "start (…) + length (…) exceeds dimension size". Nothing wrong is written.
 How: where a parameter begins at the end of a flat tensor, it is the first one of the next sub-group.
-    universal_checkpoint_load_subgroups fixes loading. `python -m deepspeed.checkpoint.ds_to_universal` starts without
-    dsfix: call its `main` from a script that imports dsfix first.
-Workaround: one parameter group, and a `sub_group_size` that is larger than a rank's part of the model; both can stay.
+    universal_checkpoint_load_subgroups fixes loading. On the command line: `python -m dsfix run python -m
+    deepspeed.checkpoint.ds_to_universal …`.
+Workaround: Scripts use one parameter group, and a `sub_group_size` that is larger than a rank's part of the model.
+    You can keep it.
 """
 
 from __future__ import annotations

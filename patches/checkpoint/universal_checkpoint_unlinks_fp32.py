@@ -9,8 +9,8 @@ How: the state is linked as a state.
 Changes: these functions read and write weights and states as without the load. Training itself was correct, and so was
     what it saved, unless one of the two safe_set functions was called after the load, or the engine loaded a further
     universal checkpoint.
-Workaround: after the load, scripts link them again with the optimizer's `_link_all_hp_params` and, with
-    `_hp_optimizer_states_linked` reset, `_lazy_init_hp_params_optimizer_state`; that can stay.
+Workaround: After the load, scripts link them again with the optimizer's `_link_all_hp_params` and, with
+    `_hp_optimizer_states_linked` reset, `_lazy_init_hp_params_optimizer_state`. You can keep it.
 """
 
 from __future__ import annotations

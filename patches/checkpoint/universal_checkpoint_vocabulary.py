@@ -3,11 +3,11 @@
 Why: Megatron-DeepSpeed pads the vocabulary to a multiple of the tensor-parallel degree. A universal checkpoint that is
     loaded with a higher degree needs more rows. Through 0.12.2 the load adds them and then writes the padding's value
     into all other rows: each token has the same embedding, with the same moments. Only the loss shows it.
-How: the rows that are there stay; the new ones are 0, as since 0.12.3.
+How: the rows that are there stay; the new ones are 0, as in 0.12.3 and later.
 Changes: such jobs start from the embeddings that were saved. The universal checkpoint is correct and can be loaded
     again; what was trained and saved since such a load started from identical embeddings, and cannot be repaired.
-Workaround: scripts pad the vocabulary so that both degrees need as many rows (Megatron's
-    `--make-vocab-size-divisible-by`); that can stay.
+Workaround: Scripts pad the vocabulary so that both degrees need as many rows (Megatron's
+    `--make-vocab-size-divisible-by`). You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: `weights_only=False` for these files, as before torch 2.6 and since DeepSpe
     separate program: use `python -m dsfix run python -m deepspeed.checkpoint.ds_to_universal …`. Before 0.14.5 it is a
     different program, which is not patched.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
-    `weights_only=False`. Both can stay.
+    `weights_only=False`. You can keep it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _READS = (
 )
 
 PATCH = Patch(
-    title="ds_to_universal and loading a universal checkpoint fail with torch >= 2.6: Weights only load failed",
+    title="ds_to_universal and loading a universal checkpoint fail with torch 2.6 or later: Weights only load failed",
     severity=Severity.CRASH,
     # pre-releases: NVIDIA's containers have 2.6.0a0
     affects={"deepspeed": ">=0.14.5,<0.16.0", "torch": ">=2.6.0.dev0"},

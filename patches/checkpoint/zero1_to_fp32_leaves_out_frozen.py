@@ -11,8 +11,8 @@ How: if the entry is missing, parameters that the optimizer does not hold are ta
     release's.
 Changes: converted ZeRO-1 checkpoints contain their frozen parameters. The checkpoints are correct and can be converted
     again.
-Workaround: scripts add what is missing from "module" of the checkpoint's `mp_rank_00_model_states.pt`, or train with
-    ZeRO-2; both can stay.
+Workaround: Scripts add what is missing from "module" of the checkpoint's `mp_rank_00_model_states.pt`, or train with
+    ZeRO-2. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: a warning on rank 0 says so, and how to load the weights: with `load_optimi
     the optimizer's files, as zero_to_fp32.py does. This is not done automatically: it takes host memory for the whole
     model on each rank, and would stop jobs that lack one of the files or get their weights elsewhere. Universal
     checkpoints and `custom_load_fn`, which load weights in other ways, cause no warning.
-Workaround: Scripts load with `load_optimizer_states=False` instead, which causes no warning. It can stay.
+Workaround: Scripts load with `load_optimizer_states=False` instead, which causes no warning. You can keep it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Why: with ZeRO-3 and `load_optimizer_states=False` the weights are assembled fro
 How: the function gets the tag.
 Changes: jobs that load a checkpoint other than the latest this way get that checkpoint's weights. A job that was
     started this way without the patch, and its checkpoints, started from the latest weights.
-Workaround: Scripts write the tag into the file `latest` before they load. It can stay.
+Workaround: Scripts write the tag into the file `latest` before they load. You can keep it.
 """
 
 from __future__ import annotations

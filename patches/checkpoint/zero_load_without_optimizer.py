@@ -10,7 +10,7 @@ How: with `load_optimizer_states=False` the copies are taken from the model's we
 Changes: jobs that load this way continue from the loaded weights, rounded to fp16 or bf16. A job that was resumed
     without the patch, and its checkpoints, started from the weights that the script initialized or loaded into the
     model before `deepspeed.initialize`.
-Workaround: Scripts call `engine.optimizer.refresh_fp32_params()` after `load_checkpoint`. That can stay.
+Workaround: Scripts call `engine.optimizer.refresh_fp32_params()` after `load_checkpoint`. You can keep it.
 """
 
 from __future__ import annotations

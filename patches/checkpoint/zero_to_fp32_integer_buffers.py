@@ -10,7 +10,7 @@ How: only floating-point buffers are cast. Checkpoints are written as before. Th
     more when it writes files: zero_to_fp32_integer_buffers_in_0_19_7.
 Changes: converted checkpoints have such buffers in their own dtype, with their values. Checkpoints are correct and can
     be converted again.
-Workaround: scripts take the buffers from "module" of the checkpoint's `mp_rank_00_model_states.pt`; that can stay.
+Workaround: Scripts take the buffers from "module" of the checkpoint's `mp_rank_00_model_states.pt`. You can keep it.
 """
 
 from __future__ import annotations

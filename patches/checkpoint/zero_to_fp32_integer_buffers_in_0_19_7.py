@@ -3,11 +3,11 @@
 Why: 0.19.7 lets the user choose the dtype of the files, float32 by default, and casts every tensor to it, buffers of
     integers too. `get_fp32_state_dict_from_zero_checkpoint`, which writes no files, has only the older cast:
     zero_to_fp32_integer_buffers.
-How: only floating-point tensors are cast, as since 0.19.8.
+How: only floating-point tensors are cast, as in 0.19.8 and later.
 Changes: converted checkpoints have such buffers in their own dtype, with their values. Checkpoints are correct and can
     be converted again.
-Workaround: scripts put the buffers from "module" of the checkpoint's `mp_rank_00_model_states.pt` into the files that
-    were written; that can stay.
+Workaround: Scripts put the buffers from "module" of the checkpoint's `mp_rank_00_model_states.pt` into the files that
+    were written. You can keep it.
 """
 
 from __future__ import annotations

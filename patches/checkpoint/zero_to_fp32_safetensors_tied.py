@@ -7,7 +7,7 @@ How: the tensor is written under each of its names, so that whatever reads the f
     directory is patched under `python -m dsfix run` if it is the installed release's. Earlier releases have the bug in
     another function, or in another statement.
 Workaround: Checkpoints are converted to PyTorch's format, or scripts write the tensors of
-    `get_fp32_state_dict_from_zero_checkpoint` themselves. Both can stay.
+    `get_fp32_state_dict_from_zero_checkpoint` themselves. You can keep it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 PATCH = Patch(
-    title="zero_to_fp32 --safe_serialization fails with tied weights: Some tensors share memory",
+    title="zero_to_fp32 --safe_serialization (0.19.7 or later) fails with tied weights: Some tensors share memory",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.19.7"},
     changes=(

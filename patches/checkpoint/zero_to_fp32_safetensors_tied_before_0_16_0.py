@@ -4,7 +4,7 @@ Why: a tied weight is one tensor under two names, as of an embedding and the hea
     checkpoint itself is complete, and converting it to PyTorch's format works.
 How: as in zero_to_fp32_safetensors_tied.
 Workaround: Checkpoints are converted to PyTorch's format, or scripts write the tensors of
-    `get_fp32_state_dict_from_zero_checkpoint` themselves. Both can stay.
+    `get_fp32_state_dict_from_zero_checkpoint` themselves. You can keep it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 PATCH = Patch(
-    title="zero_to_fp32 --safe_serialization fails with tied weights: Some tensors share memory",
+    title="zero_to_fp32 --safe_serialization (0.15.3, 0.15.4) fails with tied weights: Some tensors share memory",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.3,<0.16.0"},
     changes=(

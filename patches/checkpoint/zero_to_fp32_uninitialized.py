@@ -9,7 +9,8 @@ How: `to_torch_tensor` works on a copy of the state_dict. The copy of `zero_to_f
     the installed one.
 Changes: the files contain the weights. Files written without the patch are useless; the checkpoint is intact: convert
     it again.
-Workaround: `max_shard_size=None`, or `get_fp32_state_dict_from_zero_checkpoint` and torch.save; both can stay.
+Workaround: Scripts pass `max_shard_size=None`, or use `get_fp32_state_dict_from_zero_checkpoint` and torch.save.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This 
     from the files that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The copy `zero_to_fp32.py` in a
     checkpoint is patched below `python -m dsfix run`, if it is the installed release's.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
-    `weights_only=False`. Both can stay.
+    `weights_only=False`. You can keep it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPTIMIZER = "deepspeed.utils.zero_to_fp32:parse_optim_states"
 
 
 PATCH = Patch(
-    title="zero_to_fp32 fails with torch >= 2.6: Weights only load failed",
+    title="zero_to_fp32 fails with torch 2.6 or later: Weights only load failed",
     severity=Severity.CRASH,
     # pre-releases: NVIDIA's containers ship 2.6.0a0
     affects={"deepspeed": ">=0.12.0,<0.16.0", "torch": ">=2.6.0.dev0"},

@@ -9,7 +9,7 @@ How: a detached alias of the tensor takes its place, and is emptied instead. It 
     freed as soon as the model no longer needs it. `non_reentrant_checkpoint` keeps the data itself in the alias, as
     its backward pass expects.
 Changes: models that use an input of a checkpoint again: losses and gradients are those without the option.
-Workaround: Scripts pass `x.clone()`, mark tensors with `no_checkpointing`, or leave the options off. All can stay.
+Workaround: Scripts pass `x.clone()`, mark tensors with `no_checkpointing`, or leave the options off. You can keep it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Why: through 0.14.4 deepspeed.checkpointing.non_reentrant_checkpoint registers a
     each keeps the objects of its own forward pass. They only serve `synchronize_checkpoint_boundary` and `profile`.
 How: as in 0.14.5, hooks are registered only if one of the two is on; then they still accumulate.
 Workaround: Scripts clear the parameters' `_backward_hooks` after each step, or call torch's own checkpoint with
-    `use_reentrant=False` instead. Both can stay.
+    `use_reentrant=False` instead. You can keep it.
 """
 
 from __future__ import annotations

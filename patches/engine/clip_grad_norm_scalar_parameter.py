@@ -4,7 +4,8 @@ Why: since 0.13.2 the factor by which gradients are clipped is a tensor of one d
     into the gradient of a parameter without dimensions (CLIP's `logit_scale`, a temperature, a gate): "output with
     shape [] doesn't match the broadcast shape [1]". Through 0.13.1 it was a number.
 How: such a gradient is multiplied as a tensor of one dimension. Others are multiplied as before.
-Workaround: Scripts clip by `torch.nn.utils.clip_grad_norm_`, without `gradient_clipping` in the config. That can stay.
+Workaround: Scripts clip by `torch.nn.utils.clip_grad_norm_`, without `gradient_clipping` in the config.
+    You can keep it.
 """
 
 from __future__ import annotations

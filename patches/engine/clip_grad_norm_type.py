@@ -6,7 +6,7 @@ How: the norms are raised to norm_type, as through 0.13.1. With the 2-norm, the 
     changes.
 Changes: jobs that call `deepspeed.runtime.utils.clip_grad_norm_` themselves with a norm_type other than 2 and infinity.
     A checkpoint written without the patch can be resumed.
-Workaround: Scripts clip by `torch.nn.utils.clip_grad_norm_`. That can stay.
+Workaround: Scripts clip by `torch.nn.utils.clip_grad_norm_`. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: the engine removes the two from its own copy. Unlike with upstream's fix, o
     parameters without the two: ZenFlow's optimizer would not accept them.
 Changes: the second and later engines made from one dict: their optimizer is the configured one. A checkpoint that such
     an engine wrote without the patch has the moments of the other Adam, which the configured one continues with.
-Workaround: Scripts give each engine its own `copy.deepcopy(config)`. That can stay.
+Workaround: Scripts give each engine its own `copy.deepcopy(config)`. You can keep it.
 """
 
 from __future__ import annotations

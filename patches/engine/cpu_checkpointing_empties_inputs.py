@@ -6,7 +6,7 @@ Why: since 0.19.6 the inputs of a checkpoint are copied to the CPU on a separate
 How: a detached alias of the tensor takes its place, and is emptied instead; the tensor is freed as soon as the model no
     longer needs it. One that is given twice is still copied once.
 Changes: models that use an input of a checkpoint again: losses and gradients are those without the option.
-Workaround: Scripts pass `x.clone()`, mark tensors with `no_checkpointing`, or leave the option off. All can stay.
+Workaround: Scripts pass `x.clone()`, mark tensors with `no_checkpointing`, or leave the option off. You can keep it.
 """
 
 from __future__ import annotations

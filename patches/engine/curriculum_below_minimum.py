@@ -3,8 +3,8 @@
 Why: the difficulty of the schedules `fixed_linear` and `fixed_root` is rounded down to a multiple of difficulty_step,
     also below the minimum: sequences are truncated to fewer tokens than the requested minimum, or to none, and the data
     sampler looks for samples that do not exist.
-How: the result is at least the first multiple of difficulty_step that is not below min_difficulty, as since 0.19.7, but
-    not above max_difficulty. Where min_difficulty is a multiple of difficulty_step nothing changes.
+How: the result is at least the first multiple of difficulty_step that is not below min_difficulty, as in 0.19.7 and
+    later, but not above max_difficulty. Where min_difficulty is a multiple of difficulty_step nothing changes.
 Changes: jobs whose min_difficulty is no multiple of difficulty_step: their first steps. A checkpoint written without
     the patch can be resumed.
 Workaround: The config sets min_difficulty to a multiple of difficulty_step. Nothing changes for such a job.

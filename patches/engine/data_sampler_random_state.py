@@ -9,8 +9,8 @@ How: the checkpoint gets one more entry, the generator's state and its initial s
 Changes: jobs of DeepSpeed's curriculum learning (`data_efficiency`) that are resumed. A checkpoint written without the
     patch is resumed as without it: the generator starts over. A job that loads its own checkpoint again in the same
     process, to go back, draws the same samples again.
-Workaround: Scripts save the state of the sampler's `np_rng` themselves, and set it after `load_checkpoint`. That can
-    stay: both set the same state.
+Workaround: Scripts save the state of the sampler's `np_rng` themselves, and set it after `load_checkpoint`.
+    You can keep it: both set the same state.
 """
 
 from __future__ import annotations

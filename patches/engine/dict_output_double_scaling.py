@@ -5,14 +5,14 @@ Why: since 0.18.3 the loss is no longer divided by the gradient accumulation ste
     gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, such as a
     penalty on parameters, is not divided at all. Nothing fails.
 How: `engine.backward(loss)` divides the loss itself, as through 0.18.2 and since 0.19.6, and the hooks of engines with
-    the same GAS leave that pass alone. Where the graph has parts with another divisor (another GAS, the script's own
+    the same GAS do not change that pass. Where the graph has parts with another divisor (another GAS, the script's own
     head, a reentrant checkpoint) or over 3,000 operations (with a warning), and after `create_graph`, the hooks divide
     as before. `scale_wrt_gas=False` and `loss.backward()` stay (dict_output_double_scaling_direct).
 Changes: with GAS > 1 and loss and logits in the output, gradients become GAS times larger, and with them the norm,
     clipping and SGD's steps; elsewhere they change by rounding at most. In a checkpoint written without the patch
     Adam's moments are too small: resume with a warm-up of the learning rate, or without the optimizer's state.
-Workaround: the script multiplies the loss by the GAS. A loss that a model returned with what it was computed from keeps
-    DeepSpeed's own division, with a warning, if all of it was multiplied by that number, alone or with others, and
+Workaround: The script multiplies the loss by the GAS. A loss that a model returned with what it was computed from keeps
+    DeepSpeed's own division, with a warning, if all of it was multiplied by that number, perhaps with others, and
     perhaps added to others. A factor in a hook or a compiled function, or a differentiated tensor, is not detected and
     must be removed. The loss is computed from the logits, is all that the model returns, or is divided by the script,
     with `scale_wrt_gas=False`: these stay right. With `loss.backward()` the factor must be removed.
@@ -174,9 +174,9 @@ def _warn_of_factor(steps: int) -> None:
 
     warn_repeatedly(
         "factor",
-        f"dict_output_double_scaling: the script multiplies the model's loss by {steps}, the gradient accumulation "
-        "steps: as that makes up for dividing twice, it is divided twice. If it is not what the factor is for, compute "
-        "the loss from the logits, or let the model return it alone.",
+        f"dict_output_double_scaling: the script multiplies the loss by {steps}, the number of accumulation steps. The "
+        "patch takes this as compensation for the double division, and keeps that. If the factor has another purpose, "
+        "compute the loss from the logits, or return only the loss from the model",
     )
 
 
@@ -214,9 +214,9 @@ def _warn_of_length() -> None:
 
     warn_repeatedly(
         __name__,
-        f"dict_output_double_scaling: the loss has more than {_NODES} operations outside of the model, and whether it "
-        "is that of one engine is not found out. A part of it that comes from no output of an engine, such as a "
-        "penalty on parameters, is not divided by the gradient accumulation steps; the script can divide it.",
+        f"dict_output_double_scaling: the loss has more than {_NODES} operations outside the model, too many to "
+        "determine whether all of it comes from the engine's outputs. A part that does not, such as a penalty on "
+        "parameters, is not divided by the accumulation steps; divide it in the script",
     )
 
 

@@ -10,7 +10,7 @@ How: in a backward pass by `torch.autograd.backward`, the graph is followed to t
     beyond 1000 nodes, and in `torch.autograd.grad`, everything is divided as before.
 Changes: with GAS > 1, such an output and no `engine.backward`, gradients become GAS times larger, with the same effects
     on clipping, SGD's steps and checkpoints as in dict_output_double_scaling.
-Workaround: the loss is computed from the logits, or is all that the model returns: these stay right. A script that
+Workaround: The loss is computed from the logits, or is all that the model returns: these stay right. A script that
     multiplies the loss by the GAS has to stop doing so.
 """
 

@@ -8,7 +8,7 @@ How: the tables refer to modules weakly, and find a parameter through its module
     as before. No weak reference points to a parameter: torch could not swap it then, which `module.to()` does for
     tensor subclasses (quantized weights), and for all parameters if the script has asked for it.
 Workaround: Scripts call `clear()` on `module_names` and `param_names` of `deepspeed.utils.debug` after `destroy()`.
-    That can stay.
+    You can keep it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def names_of_parameters(model: Any) -> NamesOfLiving:
 
 
 PATCH = Patch(
-    title="The model of a discarded engine stays in memory until another engine is made: out of memory",
+    title="A discarded engine's model stays in memory until the next engine is created: out of memory",
     severity=Severity.LEAK,
     affects={"deepspeed": ">=0.12.0,<0.19.7"},
     changes=(

@@ -2,11 +2,11 @@
 
 Why: the profiler replaces functions of torch with counting ones and restores the originals when it stops, except for
     `scaled_dot_product_attention` and `Tensor.__matmul__`, and `torch.bmm` becomes `torch.matmul`. Each further
-    profile, such as that of the next micro-batch of a step, wraps these once more: attention is counted twice, then
-    three times. All later steps call the wrappers, and torch.bmm accepts shapes that it must reject.
+    profile, such as of the next micro-batch of a step, wraps these once more: attention is counted twice, then three
+    times. All later steps call the wrappers, and torch.bmm accepts shapes that it must reject.
 How: when the profiler stops, these three are restored, too, if they still are what the profiler put there.
 Changes: the counts from the second profile of a process on. Training and checkpoints do not change.
-Workaround: Scripts save the three functions before the profile and put them back after it. That can stay.
+Workaround: Scripts save the three functions before the profile and put them back after it. You can keep it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def put_back(old_functions: dict[Any, Any]) -> None:
 
 
 PATCH = Patch(
-    title="The flops profiler leaves attention, @ and bmm wrapped when it stops: counts add up, later steps are slower",
+    title="The flops profiler leaves attention, @ and bmm wrapped: they are counted again, and later steps are slower",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.6"},
     changes=(

@@ -8,7 +8,7 @@ How: with ZeRO-2 and ZeRO-3 and a `gradient_accumulation_steps` above 1, the `no
     nothing: each micro-batch is reduced and added, which gives the same gradient. That needs an `engine.step()` after
     each micro-batch (accelerate through 1.7) or a boundary set by hand (1.8, 1.9); otherwise the AssertionError is
     raised at the end of the block. A script's own `no_sync` still fails; ZeRO-0 and ZeRO-1 are unchanged.
-Workaround: Scripts catch the AssertionError and continue without `no_sync`. That can stay.
+Workaround: Scripts catch the AssertionError and continue without `no_sync`. You can keep it.
 """
 
 from __future__ import annotations

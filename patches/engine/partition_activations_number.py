@@ -5,7 +5,7 @@ Why: a checkpoint that partitions activations stores the size after each argumen
     2.0)` becomes f(x, 2.0, None): a TypeError, or another result if f takes it.
 How: what is stored after each argument is removed, whatever the argument is. Calls with tensors only are unchanged.
 Workaround: Scripts bind the argument to the function (functools.partial), pass it as a tensor, or give the function a
-    parameter for the None. All can stay.
+    parameter for the None. You can keep it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Why: 0.19.8 broadcasts parameters as bytes, `p.data.view(torch.uint8)`. torch ha
     GatheredParameters with a `modifier_rank`.
 How: such a parameter is broadcast as the bytes of its elements in order; if they are not in this order in memory, a
     copy is broadcast and copied back. Others are broadcast as before.
-Workaround: Scripts give the parameter one dimension, or call `contiguous()`. Both can stay.
+Workaround: Scripts give the parameter one dimension, or call `contiguous()`. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ How: with `scale_wrt_gas=False` the engine continues with a copy of the loss, so
 Changes: for callers that pass `scale_wrt_gas=False`, gradients become larger by the accumulation steps, and with them
     the norm, clipping and SGD's steps. In a checkpoint written without the patch Adam's moments are too small: warm up
     the learning rate again after resuming, or resume without the optimizer state.
-Workaround: Scripts leave the division to DeepSpeed: they neither divide the loss nor pass `scale_wrt_gas=False`. That
-    can stay. A loss that is multiplied by the accumulation steps to make up for the division has to be passed as it is.
+Workaround: Scripts leave the division to DeepSpeed: they neither divide the loss nor pass `scale_wrt_gas=False`.
+    You can keep it. A loss that is multiplied by the accumulation steps to make up for the division has to be passed as
+    it is.
 """
 
 from __future__ import annotations

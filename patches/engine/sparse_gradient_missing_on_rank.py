@@ -8,7 +8,7 @@ How: for a model with parameters of `sparse=True` modules, one more small all-re
     sparse, and a sparse one dense where another is dense. Not on 0.12, which was not run.
 Changes: jobs that trained on garbage without hanging have to be restarted.
 Workaround: Scripts set `sparse_gradients`, look up a word without effect on the loss in each batch, or do without
-    `sparse=True`. All can stay.
+    `sparse=True`. You can keep it.
 """
 
 from __future__ import annotations

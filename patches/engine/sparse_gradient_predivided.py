@@ -1,13 +1,13 @@
 """Sparse gradients without ZeRO are multiplied by `gradient_predivide_factor`.
 
 Why: a dense gradient is divided by the factor before it is summed up over the ranks, and multiplied by factor / ranks
-    after that. A sparse one is multiplied by factor / ranks alone: it is too large by the factor.
+    after that. A sparse one is multiplied only by factor / ranks: it is too large by the factor.
 How: a sparse gradient is divided by the number of ranks. Nothing changes where the factor is 1, its default, or with
     `prescale_gradients`, which does not use it. Not on 0.12, which was not run.
 Changes: jobs with sparse gradients and a factor. A checkpoint written without the patch loads, and training continues
     with right gradients: the embedding may need another learning rate than before.
-Workaround: Scripts leave the factor out, which can stay so. A learning rate divided by the factor, in a separate group
-    for the embedding, must be restored.
+Workaround: Scripts leave the factor out. You can keep it that way. A learning rate divided by the factor, in a separate
+    group for the embedding, must be restored.
 """
 
 from __future__ import annotations

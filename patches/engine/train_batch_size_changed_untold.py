@@ -1,4 +1,4 @@
-"""After engine.set_train_batch_size in a running job, steps are made after too few micro-batches, and nothing says so.
+"""After engine.set_train_batch_size in a running job, the next step silently uses too few micro-batches.
 
 Why: whether a micro-batch is the last of its step is a question of the number of all micro-batches since the job began,
     modulo the new accumulation steps. Unless that number is a multiple of them at the change, the first step after it
@@ -6,7 +6,7 @@ Why: whether a micro-batch is the last of its step is a question of the number o
 How: at the first micro-batch after such a change rank 0 warns once, and says what to do. Numbers stay: scripts may
     count on where the steps are.
 Workaround: Scripts change it after a multiple of the new accumulation steps, reset `engine.micro_steps`, or set each
-    boundary with `set_gradient_accumulation_boundary`. All can stay, and are not warned.
+    boundary with `set_gradient_accumulation_boundary`. You can keep it; it causes no warning.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def tell_of_shift(engine: Any) -> None:
     ran(__name__)
     warn_once(
         __name__,
-        f"engine.set_train_batch_size has set {steps} accumulation steps after {done} micro-batches, which is no "
-        f"multiple of {steps}, and DeepSpeed counts from the first one: it makes the next step after "
-        f"{steps - done % steps} of its {steps} micro-batches, and shifts all later ones. Below the call, set "
-        f"engine.micro_steps to 0{f'{optimizer} to {steps}' if stale else ''}",
+        f"engine.set_train_batch_size changed the accumulation to {steps} steps after {done} micro-batches, which is "
+        f"not a multiple of {steps}. The next step is therefore made after {steps - done % steps} of its {steps} "
+        "micro-batches, and all later ones are shifted. After the call, set engine.micro_steps to 0"
+        f"{f'{optimizer} to {steps}' if stale else ''}",
     )
 
 
 PATCH = Patch(
-    title="engine.set_train_batch_size in a running job: steps after too few micro-batches, and nothing says so",
+    title="engine.set_train_batch_size in a running job: the next step silently uses too few micro-batches",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -1,12 +1,12 @@
-"""deepspeed.initialize(training_data=…): each epoch of the returned loader has the same order, and nothing says so.
+"""deepspeed.initialize(training_data=…): every epoch of the returned loader silently has the same order.
 
 Why: the loader makes a DistributedSampler that shuffles, whose order depends on its seed and its epoch, and nobody
     calls the sampler's `set_epoch`: neither the loader nor the engine, and the loader has no method of that name.
 How: where a third pass begins in the order of the two before, which were read to their end, rank 0 warns once, and
     says what to do. The order stays: a job that resumes within an epoch and skips what it has seen counts on it, and
     ranks that have begun different numbers of iterations would share samples.
-Workaround: Scripts call `engine.training_dataloader.data_sampler.set_epoch(epoch)`, or make their own loader. Both can
-    stay, and are not warned.
+Workaround: Scripts call `engine.training_dataloader.data_sampler.set_epoch(epoch)`, or make their own loader.
+    You can keep it; it causes no warning.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def tell_of_order(loader: Any) -> None:
         ran(__name__)
         warn_once(
             __name__,
-            "three passes over the loader of deepspeed.initialize(training_data=…) or engine.deepspeed_io have one "
-            "order, because its sampler's set_epoch was not called between them. Before each epoch, call "
-            "loader.data_sampler.set_epoch(epoch). If the data are for evaluation, all is well",
+            "three passes over the loader of deepspeed.initialize(training_data=…) or engine.deepspeed_io used the "
+            "same order, because set_epoch was not called. Call loader.data_sampler.set_epoch(epoch) before each "
+            "epoch. For evaluation data, ignore this",
         )
 
 
 PATCH = Patch(
-    title="deepspeed.initialize(training_data=…): each epoch has the same order, and nothing says so",
+    title="deepspeed.initialize(training_data=…): every epoch silently uses the same data order",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -3,7 +3,7 @@
 Why: through 0.17.1 the monitor passes `sync=` to `wandb.log`, an argument that wandb 0.20 has removed.
 How: the argument is not passed. Older releases of wandb treat None, which the monitor passes unless a script calls its
     `log` with another value, as their default.
-Workaround: The environment pins wandb below 0.20. It can stay.
+Workaround: The environment pins wandb below 0.20. You can keep it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="wandb 0.20 or newer in the config: TypeError, log() got an unexpected keyword argument 'sync'",
+    title="wandb 0.20 or later in the config: TypeError, log() got an unexpected keyword argument 'sync'",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.17.2"},
     changes=(

@@ -10,7 +10,7 @@ How: a separate directory for each combination of Python, CUDA or ROCm, torch an
     ships for exactly this torch and DeepSpeed, without a compiler, and, after one warning, if the separate directory
     fails. The first run compiles what is missing there; old directories may be deleted.
 Workaround: Each environment sets its own TORCH_EXTENSIONS_DIR, or ~/.cache/torch_extensions is deleted after an
-    upgrade. Both can stay.
+    upgrade. You can keep it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def load_in_own_directory(load: Any) -> Any:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         from dsfix.log import warn
 
-        warn(f"the operator {name} cannot be compiled or loaded in {own} ({reason}): torch's directory is taken")
+        warn(
+            f"extension_cache_shared_by_versions: operator {name} cannot be compiled or loaded in {own} ({reason}); "
+            "using torch's directory instead"
+        )
         # else torch treats the second call as a second version, and compiles it under another name
         entries.pop(name, None)
         if known is not None:

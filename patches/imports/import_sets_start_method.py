@@ -2,13 +2,13 @@
 
 Why: 0.17.1 imports the engine of decoupled checkpoints with DeepSpeed. Its module sets the start method, with force,
     for the process that it starts. From then on each DataLoader with workers, Pool and Process of the job is spawned:
-    workers import the script anew, a dataset or collate function that cannot be pickled (a lambda, a local class) fails
-    with "Can't pickle", a script without ``if __name__ == "__main__"`` fails or runs itself again, and the script's own
-    `set_start_method` raises "context has already been set".
+    workers import the script again, a dataset or collate function that cannot be pickled (a lambda, a local class)
+    fails with "Can't pickle", a script without ``if __name__ == "__main__"`` fails or runs itself again, and the
+    script's own `set_start_method` raises "context has already been set".
 How: once the module has been imported, the start method is what it was before, or unset; decoupled checkpoints start
     their process from a separate context, with "spawn" as before. Where dsfix is imported after DeepSpeed, the start
     method stays as it is.
-Workaround: Scripts call `multiprocessing.set_start_method("fork", force=True)` after the import. That can stay.
+Workaround: Scripts call `multiprocessing.set_start_method("fork", force=True)` after the import. You can keep it.
 """
 
 from __future__ import annotations

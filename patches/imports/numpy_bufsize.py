@@ -3,7 +3,8 @@
 Why: DeepSpeed 0.5.7 to 0.14.3 import `BUFSIZE` from numpy for the files that its autotuner writes, whether or not the
     autotuner is used. NumPy 2.0.0 removed the name; 1.26.4 has it.
 How: gives numpy the name again, with the value it always had, 8192.
-Workaround: Scripts set `numpy.BUFSIZE = 8192` before the import, or the environment pins numpy below 2. Both can stay.
+Workaround: Scripts set `numpy.BUFSIZE = 8192` before the import, or the environment pins numpy below 2.
+    You can keep it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _bufsize(numpy: Any) -> int:
 
 
 PATCH = Patch(
-    title="import deepspeed fails with numpy >= 2: cannot import name 'BUFSIZE'",
+    title="import deepspeed fails with NumPy 2: cannot import name 'BUFSIZE'",
     severity=Severity.IMPORT,
     affects={"deepspeed": ">=0.12.0,<0.14.4", "numpy": ">=2.0.0.dev0"},
     changes=(Provide("numpy", "BUFSIZE", _bufsize),),

@@ -2,8 +2,9 @@
 
 Why: since 0.14.1 `import deepspeed` asks each operator's builder whether it could be compiled here, whether the job
     needs it or not. Some look for the toolkit's version if torch sees a GPU, and raise if CUDA_HOME is not set or has
-    no nvcc, as with torch installed from PyPI alone. 0.14.0 used the answers of the machine that built the package.
-How: if the probe of one of these builders raises, its answer is no, with a warning, as since 0.19.5. Building an
+    no nvcc, as if torch is installed from PyPI and nothing else. 0.14.0 used the answers of the machine that built the
+    package.
+How: if the probe of one of these builders raises, its answer is no, with a warning, as in 0.19.5 and later. Building an
     operator that a job does need fails as before, with the reason.
 Workaround: None in the script; installing the CUDA toolkit, or setting CUDA_HOME to one, helps.
 """

@@ -7,7 +7,7 @@ How: restores the name in torch's module: the function of the same purpose in
     torch.distributed.elastic.utils.distributed, which also returns a socket that listens on a free port. This fixes the
     import; `deepspeed --elastic_training` itself needs torch 2.2 or earlier, because it calls methods of torch's agent
     that have changed since.
-Workaround: Scripts put a function of this name into torch's module before the import. It can stay, and is used.
+Workaround: Scripts put a function of this name into torch's module before the import. You can keep it; it is then used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _get_socket_with_port(api: Any) -> Any:
 
 
 PATCH = Patch(
-    title="import deepspeed fails with torch >= 2.4: cannot import name '_get_socket_with_port'",
+    title="import deepspeed fails with torch 2.4 or later: cannot import name '_get_socket_with_port'",
     severity=Severity.IMPORT,
     # pre-releases: NVIDIA's containers have 2.4.0a0
     affects={"deepspeed": ">=0.12.0,<0.14.4", "torch": ">=2.4.0.dev0"},

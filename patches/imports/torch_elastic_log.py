@@ -5,7 +5,7 @@ Why: DeepSpeed 0.7.0 to 0.14.0 import `log` from torch's elastic agent, whether 
     torch_elastic_get_socket_with_port.
 How: restores the name in torch's module, for the same logger. This fixes the import; `deepspeed --elastic_training`
     itself needs torch 2.2 or earlier, because it calls methods of torch's agent that have changed since.
-Workaround: Scripts set `log` in torch's module to its `logger` before the import. That can stay.
+Workaround: Scripts set `log` in torch's module to its `logger` before the import. You can keep it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _log(api: Any) -> Any:
 
 
 PATCH = Patch(
-    title="import deepspeed fails with torch >= 2.4: cannot import name 'log'",
+    title="import deepspeed fails with torch 2.4 or later: cannot import name 'log'",
     severity=Severity.IMPORT,
     # pre-releases: NVIDIA's containers have 2.4.0a0
     affects={"deepspeed": ">=0.12.0,<0.14.1", "torch": ">=2.4.0.dev0"},

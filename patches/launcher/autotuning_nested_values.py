@@ -9,7 +9,7 @@ How: all nested dicts are searched, except `arg_mappings` itself, which is in ex
     bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix
     enable`.
 Changes: with such a mapping experiments run with the values that they are meant to compare. No checkpoint is concerned.
-Workaround: The config has the section with the tuned key before all other sections. That can stay.
+Workaround: The config has the section with the tuned key before all other sections. You can keep it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Why: the launcher passes on to the ranks the variables of .deepspeed_env in the home directory, then those of
     .deepspeed_env in the current directory. Through 0.13.0, if the second file exists, it is read twice instead: the
     variables of the home directory, such as NCCL_SOCKET_IFNAME, do not reach the ranks. The log names one file twice.
-How: each directory's own file is read, as since 0.13.1; if a variable is in both, the current directory's value wins.
-    The bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or
-    `python -m dsfix enable`.
+How: each directory's own file is read, as in 0.13.1 and later; if a variable is in both, the current directory's value
+    wins. The bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python
+    -m dsfix enable`.
 Changes: jobs on several nodes with both files: the ranks have the variables of both, also when they resume from a
     checkpoint.
-Workaround: The file in the current directory repeats what the one in the home directory says. It can stay.
+Workaround: The file in the current directory repeats what the one in the home directory says. You can keep it.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ Why: the launcher passes PYTHONPATH, NCCL_…, UCX_… and the variables of .dee
     quotation marks around each value, for pdsh, whose command goes through a shell. The other launchers start mpirun or
     srun without one: the marks are part of the value, `UCX_TLS="tcp"`. UCX and NCCL reject or ignore such values, and
     the first and last directory of PYTHONPATH are not found, dsfix's among them.
-How: a value without shell metacharacters is passed on unchanged, as since 0.16.5. Others are quoted as before. The bug
-    is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix
-    enable`.
-Workaround: the variables are unset where the launcher is started, and given to mpirun: `--launcher_args "-x
-    NCCL_DEBUG=INFO"`. That can stay.
+How: a value without shell metacharacters is passed on unchanged, as in 0.16.5 and later. Others are quoted as before.
+    The bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m
+    dsfix enable`.
+Workaround: The variables are unset where the launcher is started, and given to mpirun: `--launcher_args "-x
+    NCCL_DEBUG=INFO"`. You can keep it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """`deepspeed --include worker-1`: hosts listed without slots are dropped.
 
 Why: `--include worker-0@worker-1:0,2` takes all slots of worker-0, as the help says. Since 0.15.2 the slots of a host
-    that `--include` names are what it lists there: none, where it names the host alone. Such hosts are dropped: with no
+    that `--include` names are what it lists there: none, where it names only the host. Such hosts are dropped: with no
     other host the launcher fails with "IndexError: list index out of range", otherwise the job runs on fewer hosts.
 How: a host that is named without slots has all of the hostfile's, as through 0.15.1 and since 0.19.7. The bug is in the
     launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Changes: with `--include` of whole hosts, or of some whole and some by slots, the job runs on all of them. Where hosts
     were silently dropped, it has more ranks than before, and with `train_micro_batch_size_per_gpu` a larger batch.
-Workaround: `--include` lists the slots of each host. That can stay.
+Workaround: `--include` lists the slots of each host. You can keep it.
 """
 
 from __future__ import annotations

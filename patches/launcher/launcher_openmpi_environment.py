@@ -5,7 +5,7 @@ Why: since 0.16.4 the launcher requires OMPI_COMM_WORLD_RANK and other variables
 How: the variables are read only if they are set. The bug is in the launcher's process, which runs no script: use
     `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Workaround: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_SIZE are set by hand before the
-    launcher starts. They can stay.
+    launcher starts. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Why: without a hostfile the launcher turns CUDA_VISIBLE_DEVICES into `--include 
 How: where CUDA_VISIBLE_DEVICES was set and there is no hostfile, the slots that `--include` names are accepted if the
     variable lists them. All others are checked as before. The bug is in the launcher's process, which runs no script:
     use `python -m dsfix run deepspeed …` or `python -m dsfix enable`.
-Workaround: CUDA_VISIBLE_DEVICES is unset, and `--include localhost:2,3` or `--num_gpus` given instead. That can stay.
+Workaround: CUDA_VISIBLE_DEVICES is unset, and `--include localhost:2,3` or `--num_gpus` given instead. You can keep it.
 """
 
 from __future__ import annotations

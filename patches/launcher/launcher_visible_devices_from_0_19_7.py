@@ -6,7 +6,7 @@ Why: the launcher turns the variable into `--include localhost:2,3`. 0.15.2 to 0
 How: as `launcher_visible_devices`: slots that CUDA_VISIBLE_DEVICES lists are accepted where there is no hostfile. The
     bug is in the launcher's process, which runs no script: use `python -m dsfix run deepspeed …` or `python -m dsfix
     enable`.
-Workaround: CUDA_VISIBLE_DEVICES is unset, and `--include localhost:2,3` or `--num_gpus` given instead. That can stay.
+Workaround: CUDA_VISIBLE_DEVICES is unset, and `--include localhost:2,3` or `--num_gpus` given instead. You can keep it.
 """
 
 from __future__ import annotations

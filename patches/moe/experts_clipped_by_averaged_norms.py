@@ -1,15 +1,15 @@
 """fp32 without ZeRO, MoE with ep_size > 1: gradients are clipped by an average of the ranks' norms.
 
-Why: with expert parallelism each rank holds different experts, and the norm of all gradients needs those of every rank.
-    `clip_grad_norm_` averages the ranks' own norms: never more than the true norm, so that gradients are clipped too
-    little, or not at all. Nothing fails.
+Why: with expert parallelism each rank holds different experts, and the norm of all gradients needs the gradients of
+    every rank. `clip_grad_norm_` averages the ranks' own norms: never more than the true norm, so that gradients are
+    clipped too little, or not at all. Nothing fails.
 How: the squares of the ranks' norms are summed, each gradient counted once however many ranks hold a copy of it. The
     same collective as before; only with ep_size > 1, without tensor parallelism, and for the 2-norm, the one that the
     engine uses. Everything else is unchanged.
 Changes: jobs with gradient_clipping and ep_size > 1: steps whose norm exceeds the limit. A checkpoint written without
     the patch can be resumed.
-Workaround: Scripts leave `gradient_clipping` out of the config and clip by hand before `engine.step()`. This can stay.
-    A `gradient_clipping` made smaller to make up for the average must be set back.
+Workaround: Scripts leave `gradient_clipping` out of the config and clip by hand before `engine.step()`.
+    You can keep it. A `gradient_clipping` made smaller to make up for the average must be set back.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def share_of_square(parameters: list[Any], norm: Any) -> Any:
 
 
 PATCH = Patch(
-    title="fp32 without ZeRO + MoE with ep_size > 1: gradients are clipped by an average of the ranks' norms",
+    title="fp32 without ZeRO + MoE with ep_size > 1: gradients are clipped by the average of the ranks' norms",
     severity=Severity.WRONG_RESULT,
     # through 0.14.0 experts_gradients_too_large_without_zero makes the gradients right whose norm this is
     affects={"deepspeed": ">=0.12.0"},

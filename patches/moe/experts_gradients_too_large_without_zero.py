@@ -1,16 +1,16 @@
 """Without ZeRO: gradients of MoE experts are ep_size times too large.
 
 Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_size` ranks, so its gradient is already a
-    sum over these ranks. Through 0.14.0 it is divided by the number of ranks that hold a copy of the expert, not by
-    that of all data-parallel ranks, as everything else is: it counts `ep_size` times as much as the rest of the model.
-    The gradient norm is wrong too, and with clipping all updates. Nothing fails.
-How: as since 0.14.1, they are divided by the number of data-parallel ranks: after the reduction, by what is missing.
-    There is no additional collective. Nothing changes with `ep_size` 1, without averaging, with sequence parallelism,
-    or in fp16 with gradient_clipping, where these releases clip by an average of the ranks' norms.
+    sum over these ranks. Through 0.14.0 it is divided by the number of ranks that hold a copy of the expert, not by the
+    number of all data-parallel ranks, as everything else is: it counts `ep_size` times as much as the rest of the
+    model. The gradient norm is wrong too, and with clipping all updates. Nothing fails.
+How: as in 0.14.1 and later, they are divided by the number of data-parallel ranks: after the reduction, by what is
+    missing. There is no additional collective. Nothing changes with `ep_size` 1, without averaging, with sequence
+    parallelism, or in fp16 with gradient_clipping, where these releases clip by an average of the ranks' norms.
 Changes: the experts' gradients, the norm and, with clipping, all updates (fp16: only without gradient_clipping). Adam
     hardly notices a constant factor; with SGD the experts' learning rate was ep_size times the one given. A checkpoint
     written without the patch can be resumed; the experts move less than they should until Adam's moments have decayed.
-Workaround: Scripts reduce the experts' gradients in their own `_reduce_expert_gradients`. This can stay. Code that
+Workaround: Scripts reduce the experts' gradients in their own `_reduce_expert_gradients`. You can keep it. Code that
     divides these gradients, or their learning rate, by `ep_size` must be removed, as with 0.14.1: it cannot be
     distinguished from other scaling.
 """

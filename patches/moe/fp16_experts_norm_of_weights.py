@@ -3,11 +3,12 @@
 Why: FP16_Optimizer passes the experts' fp32 weights, not their gradients, to the function that computes the norm. With
     a large loss scale the experts' part is negligible, with a small one far too large: the reported norm is wrong, and
     steps are clipped too little or too much. Nothing fails.
-How: it passes the gradients, as since 0.19.8. The collectives are the same.
+How: it passes the gradients, as in 0.19.8 and later. The collectives are the same.
 Changes: jobs in fp16 without ZeRO, with experts and a fused Adam, and those in bf16 for which newer releases use the
     same optimizer: the reported gradient norm and, with gradient_clipping, the steps whose norm exceeds the limit. A
     checkpoint written without the patch can be resumed.
-Workaround: Scripts leave `gradient_clipping` out of the config and clip by hand before `engine.step()`. This can stay.
+Workaround: Scripts leave `gradient_clipping` out of the config and clip by hand before `engine.step()`.
+    You can keep it.
 """
 
 from __future__ import annotations

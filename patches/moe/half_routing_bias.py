@@ -10,7 +10,7 @@ How: where a model names `e_score_correction_bias` in `_keep_in_fp32_modules_str
     are cast as before: a table of positions in fp32 would end jobs that add it to half activations.
 Changes: which experts tokens are sent to, as in plain PyTorch, for such models. A checkpoint of DeepSpeed that was
     written without the patch has rounded biases, which are loaded as they are: load them again from the original model.
-Workaround: Scripts put the biases back in fp32 after `deepspeed.initialize`. This can stay.
+Workaround: Scripts put the biases back in fp32 after `deepspeed.initialize`. You can keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Changes: evaluations and inference of models with k = 2 and three or more expert
     decides by them; also training of a gate in evaluation mode. Training in training mode stays as it is. A checkpoint
     written without the patch can be resumed.
 Workaround: Scripts set `top2_2nd_expert_sampling` to False, for the evaluation or altogether, or average several
-    evaluations. All can stay.
+    evaluations. You can keep it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_training(gate: Any, logits: Any) -> bool:
 
 
 PATCH = Patch(
-    title="MoE with k = 2: evaluation is not deterministic, the second expert is sampled",
+    title="MoE with k = 2: evaluation is not deterministic, because the second expert is sampled",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.14.0"},
     changes=(

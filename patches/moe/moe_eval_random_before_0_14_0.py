@@ -5,7 +5,7 @@ How: as there. The gate marks the logits of an evaluation, whose noise is 0.
 Changes: evaluations and inference of models with k = 2 and three or more experts: losses, outputs, and what a script
     decides by them; also training of a gate in evaluation mode. Training in training mode stays as it is. A checkpoint
     written without the patch can be resumed.
-Workaround: Scripts replace `gumbel_rsample` for the evaluation, or average several evaluations. Both can stay.
+Workaround: Scripts replace `gumbel_rsample` for the evaluation, or average several evaluations. You can keep it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def of_training(noise: Any, logits: Any) -> Any:
 
 
 PATCH = Patch(
-    title="MoE with k = 2: evaluation is not deterministic, the second expert is sampled",
+    title="MoE with k = 2 (before 0.14.0): evaluation is not deterministic, because the second expert is sampled",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.0"},
     changes=(

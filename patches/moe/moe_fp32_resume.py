@@ -5,7 +5,7 @@ Why: a model with MoE layers has its optimizer's state in separate files, one pe
     the weights, which has none: a job cannot resume. `load_optimizer_states=False` avoids it.
 How: with MoE layers the state that was read is kept. Jobs without them are unchanged. Checkpoints that were written
     without the patch have the state, and can be resumed from.
-Workaround: Scripts load with `load_optimizer_states=False` and start with new moments. This can stay; without it, the
+Workaround: Scripts load with `load_optimizer_states=False` and start with new moments. You can keep it; without it, the
     saved ones are loaded.
 """
 

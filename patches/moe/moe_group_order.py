@@ -12,7 +12,7 @@ Changes: jobs with experts of several ep_sizes and without PYTHONHASHSEED. A che
     patch is resumed as without it: right only if the ranks that wrote it had the order that they have now. Keep
     PYTHONHASHSEED as it was when the checkpoint was written.
 Workaround: Scripts sort the groups by name before they create the optimizer, or jobs set PYTHONHASHSEED to one number.
-    Both can stay.
+    You can keep it.
 """
 
 from __future__ import annotations

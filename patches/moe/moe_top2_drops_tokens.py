@@ -2,15 +2,15 @@
 
 Why: through 0.13.5 `TopKGate` passes its drop_tokens to the gate of k = 1 only. With k = 2 an expert takes no more than
     `capacity_factor` allows, and the remaining tokens reach one expert or none. There is no error.
-How: the capacity is the largest number of tokens that any rank sends to one expert, as since 0.14.0; the ranks that
-    share the layer's experts agree on it by a reduction of one number. Unchanged are layers that drop tokens (the
+How: the capacity is the largest number of tokens that any rank sends to one expert, as in 0.14.0 and later; the ranks
+    that share the layer's experts agree on it by a reduction of one number. Unchanged are layers that drop tokens (the
     default), layers with k = 1, gates used apart from `MoE`, and jobs whose tensor- and expert-parallel sizes do not
     divide each other. With BF16_Optimizer such a model still ends with an AssertionError.
 Changes: outputs, losses and gradients of such layers, in training and evaluation: every token reaches its two experts.
     An expert's buffer grows up to the number of tokens of a rank. A checkpoint written without the patch can be
     resumed; the loss jumps, because tokens are no longer dropped.
 Workaround: Scripts set `capacity_factor` and `eval_capacity_factor` to half the number of experts, which has room for
-    all tokens. This can stay.
+    all tokens. You can keep it.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ Why: from 0.15.0 to 0.18.9, if more tokens choose an expert than it has room for
     every zero. Its route is dropped although the expert has room, and the token's other experts are scaled up; a token
     with only negative logits reaches no expert. Where there is too little room, the routes kept are not those with the
     largest probabilities, which the policy ("probs") promises.
-How: the routes are compared by their probabilities, which are never below zero, as since 0.19.0. Which experts a token
-    chooses is unchanged.
+How: the routes are compared by their probabilities, which are never below zero, as in 0.19.0 and later. Which experts a
+    token chooses is unchanged.
 Changes: layers with k > 2 that drop tokens (the default): more routes are kept, or others, and losses change. A model
     trained without the patch has adapted to the dropped routes: its checkpoint can be resumed, with a jump in the loss.
     DeepSpeed's own TestTopkGate asserts the order by logits through 0.19.0, and fails with the patch.
-Workaround: Scripts pass `drop_tokens=False`, or a `capacity_factor` with room for all tokens. Both can stay.
+Workaround: Scripts pass `drop_tokens=False`, or a `capacity_factor` with room for all tokens. You can keep it.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Why: a bucket that holds the gradient of an expert is divided parameter by param
     different ranks than the rest of the model. From 0.12.4 to 0.13.0 the reduction then divides such a bucket once
     more, experts and neighbours alike: with N ranks these gradients are N times too small. Which parameters share a
     bucket with an expert depends on their order and on `reduce_bucket_size`; with its default, often all do.
-How: the reduction does not divide again, as since 0.13.1.
+How: the reduction does not divide again, as in 0.13.1 and later.
 Changes: the gradients of all parameters in buckets with an expert become N times as large, and with them the norm. Adam
     hardly notices a common factor; SGD learned N times more slowly than asked. A checkpoint written without the patch
     can be resumed, best without the optimizer's states or with a warm-up: Adam's moments are too small at first.
-Workaround: scripts wrap `allreduce_and_scatter` and `allreduce_no_retain`, so that `divide` is False; that can stay. A
-    loss or learning rate multiplied by N must be restored.
+Workaround: Scripts wrap `allreduce_and_scatter` and `allreduce_no_retain`, so that `divide` is False. You can keep it.
+    A loss or learning rate multiplied by N must be restored.
 """
 
 from __future__ import annotations

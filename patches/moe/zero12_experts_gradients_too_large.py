@@ -1,16 +1,16 @@
 """ZeRO-1/2: gradients of MoE experts are ep_size times too large.
 
 Why: with expert parallelism (`ep_size` > 1) an expert's tokens come from `ep_size` ranks, so its gradient is already a
-    sum over these ranks. Through 0.15.3 it is divided by the number of ranks that hold a copy of the expert, not by
-    that of all data-parallel ranks, as everything else is: it counts `ep_size` times as much as the rest of the model.
-    The gradient norm is wrong too, and with clipping all updates. Nothing fails.
-How: as since 0.15.4, the whole bucket is divided by the number of data-parallel ranks. With `ep_size` 1 both numbers
-    are the same.
+    sum over these ranks. Through 0.15.3 it is divided by the number of ranks that hold a copy of the expert, not by the
+    number of all data-parallel ranks, as everything else is: it counts `ep_size` times as much as the rest of the
+    model. The gradient norm is wrong too, and with clipping all updates. Nothing fails.
+How: as in 0.15.4 and later, the whole bucket is divided by the number of data-parallel ranks. With `ep_size` 1 both
+    numbers are the same.
 Changes: the experts' gradients, the norm and, with clipping, all updates. Adam hardly notices a constant factor; with
     SGD the experts' learning rate was ep_size times the one given. A checkpoint written without the patch can be
     resumed; the experts move less than they should until Adam's moments have decayed.
-Workaround: all experts on each rank (`ep_size` 1); that can stay. Hooks that divide experts' gradients by `ep_size`,
-    and a lower learning rate for experts, must be removed.
+Workaround: Jobs keep all experts on each rank (`ep_size` 1). You can keep it. Hooks that divide experts' gradients by
+    `ep_size`, and a lower learning rate for experts, must be removed.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 Why: without multi-rank buckets each part of a gradient is reduced to the rank that owns it, and that rank copies the
     result back. The owner is numbered within the ranks that hold a copy of the expert, but compared with the rank among
     all data-parallel ranks: with ep_size > 1 most owners keep what they computed themselves. Nothing fails.
-How: it is compared with the rank in the same group, as since 0.19.8. For other parameters both groups are the same.
+How: it is compared with the rank in the same group, as in 0.19.8 and later. For other parameters both groups are the
+    same.
 Changes: jobs with "use_multi_rank_bucket_allreduce": false and 1 < ep_size < ranks: all updates of experts, and with
     clipping all others. A checkpoint written without the patch can be resumed.
-Workaround: `use_multi_rank_bucket_allreduce` left on, or all experts on each rank (`ep_size` 1); both can stay.
+Workaround: Jobs leave `use_multi_rank_bucket_allreduce` on, or keep all experts on each rank (`ep_size` 1).
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ Why: ZeRO notes for each parameter which part of the fp32 weights is its own. Th
     ep_size times too small, and parameters beyond them have no fp32 weights. `safe_get_full_fp32_param`,
     `safe_get_full_optimizer_state` and their setters see zeros or a part, and a checkpoint does not say where these
     parameters are. The training itself is right.
-How: the size is that of the ranks with a copy, as since 0.14.5. With ep_size 1 both are the same.
+How: the size is the number of ranks with a copy, as in 0.14.5 and later. With ep_size 1 both are the same.
 Changes: what these functions return and set for experts. A checkpoint written without the patch can be resumed: what
     it lacks is read by conversions only.
-Workaround: scripts read experts' weights from the parameters instead; that can stay.
+Workaround: Scripts read experts' weights from the parameters instead. You can keep it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Changes: jobs that resume. A checkpoint written without the patch loads as befor
     it. Moments start over, as without the patch, for sub-groups that the other Adam stepped before saving (another
     ratio, or a release on the other side of 0.18.0) and, with a warning, if `amsgrad` is now on but was off.
 Workaround: Scripts save the state of `engine.optimizer.backup_optimizer` in a separate file and restore it after
-    load_checkpoint. It can stay: it is the same state that the patch restores.
+    load_checkpoint. You can keep it: it is the same state that the patch restores.
 """
 
 from __future__ import annotations

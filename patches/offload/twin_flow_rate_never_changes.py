@@ -9,8 +9,8 @@ How: before its step the second Adam gets the options of the first one's group. 
     covered.
 Changes: jobs with a ratio below 1 whose rate or other options change. Others are bit-identical. A checkpoint written
     without the patch loads; the weights that were trained at another rate stay as they are.
-Workaround: Scripts set the rate in `engine.optimizer.backup_optimizer.param_groups`, too. It can stay if the rate is
-    that of `engine.optimizer.param_groups`, which takes precedence.
+Workaround: Scripts set the rate in `engine.optimizer.backup_optimizer.param_groups`, too. You can keep it if the rate
+    is that of `engine.optimizer.param_groups`, which takes precedence.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ Why: the CPU optimizer reads its gradients from one permanent buffer. At the las
 How: after the last micro-batch, what it has not written is zeroed or taken from what earlier micro-batches of the step
     have kept. What the script has discarded since is zeroed: meanwhile, `torch.nn.Parameter.grad` is a property that
     records it. A script that reads or sets `.grad` there may or may not discard: it counts as discarded, with one
-    warning on rank 0. A gradient that the script alone has set is not zeroed.
+    warning on rank 0. A gradient that only the script has set is not zeroed.
 Changes: parameters unused in a step get a zero gradient, as without offload; PyTorch skips them, which differs with
     momentum or weight decay. A checkpoint written without the patch loads; the unused weights and their moments contain
     repeated updates. ZenFlow, and `managed_gradient_accumulation` off in 0.19.8, are not covered.
-Workaround: Scripts add what a step does not use to the output, multiplied by 0. That can stay.
+Workaround: Scripts add what a step does not use to the output, multiplied by 0. You can keep it.
 """
 
 from __future__ import annotations

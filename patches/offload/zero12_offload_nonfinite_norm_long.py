@@ -10,7 +10,7 @@ How: the -1 is a float, and the step is made, as in 0.13.1 and 0.17.1, as withou
     gradient is inf or nan are so from then on, all others continue to train. The cause is not fixed: the 1st, 10th,
     100th … such norm logs a warning. In the norm that is reported and used for clipping such a group counts as 1.
 Changes: none for a job that did not crash.
-Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. You can keep it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def warn() -> None:
     ran(__name__)
     warn_repeatedly(
         __name__,
-        "ZeRO-1/2 with optimizer offload: a gradient is inf or nan, the step is made, as it is without offload:"
-        " weights are not finite from here on. Stop the job, or go back to a checkpoint from before",
+        "zero12_offload_nonfinite_norm_long: a gradient is inf or nan, and the step is made, as without offload: the "
+        "weights are not finite from now on. Stop the job, or resume from an earlier checkpoint",
     )
 
 

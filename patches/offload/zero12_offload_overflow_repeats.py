@@ -9,7 +9,7 @@ How: a skipped step drops the buffer, too. ZenFlow's overlapped step, which has 
 Changes: the steps after a skipped one are made. A job that skips no step is unchanged. A checkpoint written without the
     patch loads, with the weights and the optimizer state of the last step before the first skipped one; its learning
     rate schedule is at that step, too. The batches since then were not trained on.
-Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. You can keep it.
 """
 
 from __future__ import annotations

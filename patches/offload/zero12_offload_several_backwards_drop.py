@@ -2,7 +2,7 @@
 
 Why: a backward pass at the accumulation boundary (with `gradient_accumulation_steps` 1: every pass) copies its gradient
     to the CPU for `step`. The next pass before the same step, whether of a second forward or of a second loss of the
-    same one, overwrites it: the step consists of the last pass alone. Since 0.19.0 that pass also adds what is kept of
+    same one, overwrites it: the step consists of the last pass only. Since 0.19.0 that pass also adds what is kept of
     earlier steps, the last pass of each of them; nothing clears it (zero12_offload_left_out_gradients fixes that part).
     Nothing fails. Without offload see zero12_several_backwards_drop.
 How: a pass at the boundary adds what an earlier pass of the same step has copied, unless the optimizer's or the
@@ -12,7 +12,7 @@ How: a pass at the boundary adds what an earlier pass of the same step has copie
 Changes: a step includes the passes that were lost, and no stale gradients. What `module.zero_grad()` is meant to
     discard now counts: call `engine.zero_grad()`. In a checkpoint written without the patch Adam's moments adapt within
     some 1 / (1 - beta2) steps. ZenFlow, and fp32 accumulation for a 16-bit model in 0.19.8, are not covered.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add the losses up, and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations

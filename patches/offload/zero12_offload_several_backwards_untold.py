@@ -1,11 +1,11 @@
-"""ZeRO-1 and ZeRO-2 with optimizer offload: an earlier backward pass of a step is lost, and nothing says so.
+"""ZeRO-1 and ZeRO-2 with optimizer offload: all but the last backward pass of a step are silently lost.
 
 Why: as in zero12_offload_several_backwards_drop, which adds the passes up where it is named: the last pass of a step
     overwrites the gradients that the earlier ones have copied to the CPU.
 How: at the first such copy rank 0 warns once, and says what to do, unless `engine.zero_grad()` or `load_checkpoint` was
     called in between. Numbers stay: what a script discards by `module.zero_grad()` or `.grad = None` cannot be told
     from what it means to add.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add the losses up, and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def warn(optimizer: Any, param_id: int) -> None:
     ran(__name__)
     warn_once(
         __name__,
-        "a second backward pass before a step, and with optimizer offload DeepSpeed keeps only the gradients of the "
-        "last one. To add them up, add the losses and call engine.backward once. If the earlier one was to be "
-        "discarded, all is well",
+        "there was a second backward pass before a step; with optimizer offload DeepSpeed keeps only the gradients of "
+        "the last one. To add them up, add the losses and call engine.backward once. If you meant to discard the "
+        "earlier pass, ignore this",
     )
 
 
@@ -45,7 +45,7 @@ def discard(optimizer: Any) -> None:
 
 
 PATCH = Patch(
-    title="ZeRO-1/2 + optimizer offload: only the last backward pass before a step counts, and nothing says so",
+    title="ZeRO-1/2 + optimizer offload: all but the last backward pass before a step are lost (the patch only warns)",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -10,7 +10,7 @@ Changes: with 3 accumulation steps or more (n), gradients become the mean over a
     large, so that clipping may set in. A checkpoint written without the patch is intact, but its Adam moments are too
     small: warm the learning rate up again, or load only the weights.
 Workaround: Scripts add up the losses of the micro-batches and call `backward` once, with `gradient_accumulation_steps`
-    1. That can stay.
+    1. You can keep it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Why: with `gradient_accumulation_steps` 1, nothing is kept of a backward pass that is not at the accumulation boundary,
     and `engine.set_gradient_accumulation_boundary(False)` makes such passes (open-instruct and others accumulate that
-    way, with a varying number of passes per step). Nothing fails: a step uses the last pass alone. ZeRO-1, and ZeRO-2
+    way, with a varying number of passes per step). Nothing fails: a step uses only the last pass. ZeRO-1, and ZeRO-2
     without offload, add them up.
 How: a pass that is not at the boundary is kept on the CPU, and the next ones of the step are added; `zero_grad` of the
     optimizer or the engine discards it. From 0.15.2 to 0.18.9 three or more passes also need
@@ -11,7 +11,7 @@ How: a pass that is not at the boundary is kept on the CPU, and the next ones of
 Changes: a step is larger by the passes that were lost, and a copy of the partition's gradients is kept on the CPU. What
     `module.zero_grad()` is meant to discard now counts: call `engine.zero_grad()`. A checkpoint written without the
     patch is intact; Adam's moments catch up within about 1 / (1 - beta2) steps.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add the losses up, and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations

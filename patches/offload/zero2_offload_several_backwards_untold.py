@@ -1,10 +1,10 @@
-"""ZeRO-2 with optimizer offload and `set_gradient_accumulation_boundary`: a pass is lost, and nothing says so.
+"""ZeRO-2 with optimizer offload and `set_gradient_accumulation_boundary`: a pass is silently lost.
 
 Why: as in zero2_offload_several_backwards, which adds the passes up where it is named: with
     `gradient_accumulation_steps` 1 nothing is kept of a pass that is not at the accumulation boundary.
 How: at the first such pass rank 0 warns once, and says what to do. Numbers stay: what a script discards by
     `module.zero_grad()` cannot be told from what it means to add.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add the losses up, and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def warn() -> None:
     ran(__name__)
     warn_once(
         __name__,
-        "a backward pass that is not at the accumulation boundary, and with ZeRO-2, optimizer offload and "
-        "gradient_accumulation_steps 1 this DeepSpeed keeps nothing of it. To add its gradients, add the losses and "
-        "call engine.backward once, or set gradient_accumulation_steps to the number of passes",
+        "a backward pass was not at the accumulation boundary; with ZeRO-2, optimizer offload and "
+        "gradient_accumulation_steps 1, this DeepSpeed discards it. To keep its gradients, add the losses and call "
+        "engine.backward once, or set gradient_accumulation_steps to the number of passes",
     )
 
 
 PATCH = Patch(
-    title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: a pass is lost, and nothing says so",
+    title="ZeRO-2 + optimizer offload + set_gradient_accumulation_boundary: a pass is lost (the patch only warns)",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0,<0.19.0"},
     changes=(

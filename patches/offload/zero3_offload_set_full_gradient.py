@@ -1,13 +1,13 @@
 """ZeRO-3 with optimizer offload: the gradient norm and clipping ignore gradients set by `safe_set_full_grad`.
 
 Why: with offload the norm of each gradient is computed and stored when it is reduced. The step uses what
-    `safe_set_full_grad` sets, but the norm remains that of the previous gradient: the reported norm is wrong, and
+    `safe_set_full_grad` sets, but the norm is still the norm of the previous gradient: the reported norm is wrong, and
     gradients are clipped too little or too much. Without offload the norm is computed in the step. Nothing fails.
 How: setting a gradient also updates the stored norm. Only functions that scripts call are changed; there is no
     collective.
 Changes: jobs that call `safe_set_full_grad` under ZeRO-3 with offload_optimizer: the reported norm and, with
     gradient_clipping, the updates. A checkpoint written without the patch can be resumed.
-Workaround: Scripts set `engine.optimizer.norm_for_param_grads` of the parameter as well. It can stay.
+Workaround: Scripts set `engine.optimizer.norm_for_param_grads` of the parameter as well. You can keep it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Why: the weights that are trained are in one buffer. `offload_states` moves it a
 How: it gives places to the parameters in the buffer, in the buffer's order. Frozen parameters stay on the GPU, as they
     do in `reload_states`. Without frozen parameters nothing changes, except that parameters read while offloaded have
     the right values even if the optimizer's groups are in another order than the module's.
-Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. It can stay.
+Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. You can keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ How: gives each parameter its place in the order of the groups, as the buffer wa
 Changes: jobs whose groups are in another order than the module: the first step after each reload, and evaluation,
     generation and weights sent elsewhere before it, use the right weights. A checkpoint written without the patch can
     be resumed; the wrong steps before it are not undone.
-Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. It can stay.
+Workaround: Scripts leave the weights on the GPU: `include` without `lp_params`. You can keep it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Why: a checkpoint brings the optimizer's groups with their options. DeepSpeedCPU
     or `torch_adam` off, when it resumes fails in its first step.
 How: a group without it gets the value of this job's optimizer, True unless the config says otherwise.
 Changes: only that the job trains; moments, step count and rates are the checkpoint's, which any release resumes.
-Workaround: Scripts set it in `engine.optimizer.param_groups` after `load_checkpoint`. That can stay.
+Workaround: Scripts set it in `engine.optimizer.param_groups` after `load_checkpoint`. You can keep it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ How: the first step of the engine fails with the error of 0.19.8; a job that onl
     is not affected. `amsgrad` of a single group, or of a group from a checkpoint, is not checked.
 Changes: such a job ends in its first step. To continue as before, also from its checkpoint, it leaves `amsgrad` out; to
     use it, it sets `"torch_adam": true`, and `"zero_force_ds_cpu_optimizer": false` beside the optimizer.
-Workaround: Scripts pass torch's AdamW and set `"zero_force_ds_cpu_optimizer": false`. Both can stay.
+Workaround: Scripts pass torch's AdamW and set `"zero_force_ds_cpu_optimizer": false`. You can keep it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def refuse(zero: Any) -> None:
     if isinstance(optimizer, DeepSpeedCPUAdam):
         took_effect(__name__, "an optimizer with amsgrad was rejected (unpatched: amsgrad is ignored)")
         raise RuntimeError(
-            "DeepSpeedCPUAdam does not support the AMSGrad variant: without dsfix (cpu_adam_amsgrad) it would compute "
-            'plain Adam. Leave "amsgrad" out, or set "torch_adam": true and, beside the optimizer, '
+            "DeepSpeedCPUAdam does not support AMSGrad; without dsfix (cpu_adam_amsgrad) it would silently use plain "
+            'Adam. Remove "amsgrad", or set "torch_adam": true and, next to the optimizer section, '
             '"zero_force_ds_cpu_optimizer": false'
         )
 

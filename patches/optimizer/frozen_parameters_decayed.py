@@ -11,7 +11,7 @@ How: frozen parameters without a gradient keep their values: torch's optimizers 
     FusedLamb; and in FP16_Optimizer momentum decays while a parameter is frozen.
 Changes: frozen parameters keep their values. A checkpoint written without the patch contains the changed ones: take
     them from the base model.
-Workaround: Scripts pass the optimizer only the trainable parameters. That can stay.
+Workaround: Scripts pass the optimizer only the trainable parameters. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Why: FusedAdam.step counts only for the last parameter that has a gradient, once
 How: counts for each parameter; the kernel is called once for each dtype and count, as before where all are equal.
 Changes: jobs in which parameters of a group have gradients in different steps, or two dtypes. A checkpoint written
     without the patch has a count of 0 for all but the last parameter: they continue with the group's highest.
-Workaround: Scripts put parameters that are unfrozen later into a separate group, or set `torch_adam`. Both can stay.
+Workaround: Scripts put parameters that are unfrozen later into a separate group, or set `torch_adam`. You can keep it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _steps(states: Any, group: dict[str, Any], used: list[Any]) -> list[int]:
 
 
 PATCH = Patch(
-    title="FusedAdam without ZeRO: one parameter's step count is used for all",
+    title="FusedAdam without ZeRO: all parameters use the step count of one of them",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -1,8 +1,8 @@
 """Muon with ZeRO-1/2 in 0.19.7: only the last matrix of each group keeps its momentum.
 
 Why: 0.19.7 computes the momentum in a copy, which becomes the momentum once it is known that the step is made. It makes
-    that copy anew for each matrix of a rank's part of a group, so that what the matrices before it have added is lost:
-    their momentum stays zero, and their updates are those of the present gradient alone.
+    that copy again for each matrix of a rank's part of a group, so that what the matrices before it have added is lost:
+    their momentum stays zero, and their updates use only the present gradient.
 How: the copy is made once for each group, as 0.19.8 does.
 Changes: jobs with more than one matrix in a rank's part of a group. A checkpoint written without the patch can be
     resumed: the momentum that it lacks begins at zero.

@@ -4,8 +4,8 @@ Why: Muon's momentum has the dtype in which gradients are accumulated. A checkpo
     parameters which its optimizer has. Since 0.18.3 the update takes it as it is, and torch's `lerp_` refuses another
     dtype than the gradient's, bf16 or fp16. ZeRO-2 with bf16 gradients and `"grad_accum_dtype": "fp32"` fails in its
     very first step.
-How: the momentum gets the dtype of the gradients before the first update, as since 0.19.7.
-Workaround: Scripts cast the momentum themselves after `load_checkpoint`. That can stay.
+How: the momentum gets the dtype of the gradients before the first update, as in 0.19.7 and later.
+Workaround: Scripts cast the momentum themselves after `load_checkpoint`. You can keep it.
 """
 
 from __future__ import annotations

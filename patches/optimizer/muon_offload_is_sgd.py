@@ -9,7 +9,7 @@ How: before the norm each rank replaces the gradients of its matrices by their u
 Changes: the updates of matrices, and memory and checkpoints: their momentum is stored as without offload; one without
     it begins at zero. To go on without offload in half precision takes muon_momentum_restored_in_fp32, as with any
     momentum of Muon.
-Workaround: Scripts turn offload off, or pass an optimizer of their own. Both can stay.
+Workaround: Scripts turn offload off, or pass an optimizer of their own. You can keep it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _covered(optimizer: Any) -> bool:
         return True
     warn_repeatedly(
         __name__,
-        f"Muon with optimizer offload: matrices are trained by plain SGD, as without dsfix: {reason}. Without offload "
-        "Muon is Muon",
+        f"muon_offload_is_sgd: matrices are trained with plain SGD, as without dsfix: {reason}. Without offload, Muon "
+        "works",
     )
     return False
 

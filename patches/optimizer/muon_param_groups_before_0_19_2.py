@@ -4,9 +4,9 @@ Why: from 0.17.6 to 0.19.1 DeepSpeed takes what it is given as parameters when i
     Groups, as transformers makes them to keep biases and norms without weight decay, are dicts: deepspeed.initialize
     fails.
 How: each group is sorted, as 0.19.7 does, and keeps its lr, weight_decay, momentum, betas and eps, which override the
-    config's. Groups of experts are left alone: they need what these releases do not have.
+    config's. Groups of experts are not changed: they need what these releases do not have.
 Changes: nothing but that such a job trains.
-Workaround: Scripts pass a plain list of parameters. That can stay.
+Workaround: Scripts pass a plain list of parameters. You can keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ How: with Muon, gradients are reduced as with `"reduce_scatter": false`: every r
     a rank has its own part in any case, and for experts other code rejects `"reduce_scatter": false`.
 Changes: the updates of the matrices on a border (one per border and optimizer group). A checkpoint written without the
     patch can be resumed; the momentum of these matrices comes from wrong gradients and fades within some tens of steps.
-Workaround: The config sets `"reduce_scatter": false`. That can stay.
+Workaround: The config sets `"reduce_scatter": false`. You can keep it.
 """
 
 from __future__ import annotations

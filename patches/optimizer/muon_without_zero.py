@@ -4,13 +4,13 @@ Why: the optimizer's step takes the gradient of a matrix for Muon's update: with
     orthogonalized it before. Without ZeRO nobody has, and the momentum is not used either: the matrices are trained by
     SGD with Muon's learning rate.
 How: for parameters that have more than one dimension, which are the model's own, the step computes Muon's update, with
-    a momentum buffer in the optimizer's state, as since 0.19.7. Flat partitions have one dimension and are stepped as
-    before: those of ZeRO, where the update is in the gradient already, and those of BF16_Optimizer (bf16 with ZeRO-1
-    and fp32 accumulation, pipelines in bf16), where later releases train with SGD as well.
+    a momentum buffer in the optimizer's state, as in 0.19.7 and later. Flat partitions have one dimension and are
+    stepped as before: those of ZeRO, where the update is in the gradient already, and those of BF16_Optimizer (bf16
+    with ZeRO-1 and fp32 accumulation, pipelines in bf16), where later releases train with SGD as well.
 Changes: the updates of matrices, and a momentum buffer of each matrix's size in memory and in checkpoints. A checkpoint
     written without the patch can be loaded: the momentum starts from zero. From 0.18.3 on the update is compiled at the
     first step; without a compiler torch warns and runs it as it is.
-Workaround: Scripts pass a Muon of their own, such as torch.optim.Muon, or turn ZeRO-1 on. Both can stay.
+Workaround: Scripts pass a Muon of their own, such as torch.optim.Muon, or turn ZeRO-1 on. You can keep it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Why: after `freeze_step` steps OnebitLamb computes a scale for each parameter's 
     Empty parameters come from layers of width 0 and from placeholders; plain PyTorch accepts them.
 How: an empty parameter is not part of the mean, and has the scale and the factor 1. Since 0.18.4 it is left out of the
     optimizer's groups; here it stays, as in the checkpoints that were written until then.
-Workaround: Scripts pass DeepSpeed only the parameters that have elements. That can stay.
+Workaround: Scripts pass DeepSpeed only the parameters that have elements. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: keeps the optimizer, with its groups, and gives it the new one's state. A s
 Changes: torch's Adagrad with one group that has its own options: they are used. Several groups train for the first
     time. Others are bit-identical. A checkpoint written without the patch restores the options it was trained with:
     set the group's own again after `load_checkpoint`.
-Workaround: Scripts give Adagrad one group, with the options that it is constructed with. That can stay.
+Workaround: Scripts give Adagrad one group, with the options that it is constructed with. You can keep it.
 """
 
 from __future__ import annotations

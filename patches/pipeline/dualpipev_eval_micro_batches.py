@@ -5,8 +5,8 @@ Why: the schedule gives each micro-batch a slot per phase, and the slots of the 
     `gradient_accumulation_steps`: labels and the last rank's activations are put into other slots than they are read
     from. The last rank fails, "'NoneType' object has no attribute 'clone'", while the others wait for it.
 How: in an evaluation the slots begin at the number for which its schedule was made. Training is unchanged.
-Workaround: Scripts evaluate as many micro-batches as they train with, or set `engine.micro_batches` for the
-    evaluation. Both can stay.
+Workaround: Scripts evaluate as many micro-batches as they train with, or set `engine.micro_batches` for the evaluation.
+    You can keep it.
 """
 
 from __future__ import annotations

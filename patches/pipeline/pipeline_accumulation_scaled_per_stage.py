@@ -1,4 +1,4 @@
-"""Pipeline parallelism: all stages but the last divide their gradients by the number of micro-batches again.
+"""Pipeline parallelism: every stage before the last divides its gradients by the number of micro-batches again.
 
 Why: since 0.18.3 a hook on the module's outputs divides their gradient by the gradient accumulation steps (GAS). Each
     stage of a pipeline has such a hook: the last stage divides and sends the divided gradient to the previous stage,
@@ -8,9 +8,9 @@ How: the hook divides on the last stage only.
 Changes: gradients of the earlier stages become larger by these factors, and with them the norm and clipping. In a
     checkpoint written without the patch the early stages are undertrained (with SGD; Adam makes up for most of it), and
     their Adam moments are too small: warm up the learning rate again after resuming.
-Workaround: Scripts set `engine._scale_wrt_gas = False` on all stages but the last, or override the hook to do so. Both
-    can stay. Code that multiplies gradients or learning rates of earlier stages by powers of GAS must be removed, as
-    with 0.19.3.
+Workaround: Scripts set `engine._scale_wrt_gas = False` on all stages but the last, or override the hook to do so.
+    You can keep it. Code that multiplies gradients or learning rates of earlier stages by powers of GAS must be
+    removed, as with 0.19.3.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HOOK = "deepspeed.runtime.engine:DeepSpeedEngine._backward_prologue_per_tensor"
 
 PATCH = Patch(
-    title="Pipeline parallelism: all stages but the last divide gradients by the number of micro-batches again",
+    title="Pipeline parallelism: every stage before the last divides gradients by the number of micro-batches again",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.18.3,<0.19.3"},
     changes=(

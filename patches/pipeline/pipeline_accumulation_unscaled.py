@@ -9,7 +9,7 @@ How: where the reduction is off and `no_sync` is not active, `engine.backward` d
 Changes: gradients of a pipeline with several micro-batches become GAS times smaller; an SGD learning rate or a
     `gradient_clipping` tuned on these releases is too small by that factor. In a checkpoint written without the patch
     Adam's moments are too large, so steps after resuming are too small until these have decayed.
-Workaround: Scripts divide the loss by GAS in the pipeline's `loss_fn`. This can stay with `engine.scale_wrt_gas =
+Workaround: Scripts divide the loss by GAS in the pipeline's `loss_fn`. You can keep it with `engine.scale_wrt_gas =
     False` beside it; otherwise it must be removed, as with 0.18.3: such a loss looks like any other.
 """
 

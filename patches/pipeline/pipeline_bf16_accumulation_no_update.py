@@ -7,7 +7,7 @@ Why: BF16_Optimizer updates weights in fp32. It assigned their gradients once, w
 How: before the step, the weights get the accumulated gradients in fp32; after it, these are removed again.
 Changes: such a job trains. A checkpoint written without the patch has the initial weights: start over.
 Workaround: Scripts wrap the inner optimizer's `step` to give the fp32 weights their gradients, or leave
-    `grad_accum_dtype` out. Both can stay.
+    `grad_accum_dtype` out. You can keep it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Why: DeepSpeed's reentrant checkpointing, the default, passes gradients to layers only if one of their inputs requires
     them. For the batch, the engine sees to that only if the config has `pipeline.activation_checkpoint_interval`. Where
-    the interval comes from the module alone, the checkpointed layers at the beginning get no gradient, and keep their
+    the interval comes only from the module, the checkpointed layers at the beginning get no gradient, and keep their
     initial weights apart from weight decay, if a layer with weights that is not checkpointed follows in the first stage
     (`checkpointable_layers`). If none does, the first backward pass raises RuntimeError: element 0 of tensors does not
     require grad.
@@ -12,7 +12,7 @@ How: the batch requires gradients also if DeepSpeed's reentrant function would l
 Changes: jobs as above: the first layers are trained. A checkpoint written without the patch loads: those layers
     continue from their initial weights, while the others have been trained on top of these.
 Workaround: Scripts set `pipeline.activation_checkpoint_interval` in the config as well, or give the module an
-    `activation_checkpoint_func` that does not reenter. Both can stay.
+    `activation_checkpoint_func` that does not reenter. You can keep it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""PipelineEngine.eval_batch(return_logits=True) returns the logits of the last micro-batch only, and nothing says so.
+"""PipelineEngine.eval_batch(return_logits=True) silently returns only the logits of the last micro-batch.
 
-Why: the loss is that of all micro-batches. Of what the last layer returns, each micro-batch's takes the place of the
-    one before.
+Why: the loss covers all micro-batches. Of what the last layer returns, each micro-batch's takes the place of the one
+    before.
 How: the first time that there are several micro-batches rank 0 warns once, and says what to do. What is returned stays:
     a script that knows what it gets pairs the logits with the labels of the last micro-batch.
 Workaround: Scripts evaluate one micro-batch at a time, with `num_micro_batches=1` or `engine.micro_batches` set to 1.
-    Both can stay, and are not warned.
+    You can keep it, and are not warned.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def tell_of_logits(micro_batches: int) -> None:
         ran(__name__)
         warn_once(
             __name__,
-            f"eval_batch(return_logits=True) evaluates {micro_batches} micro-batches, and returns the logits of the "
-            "last alone. For those of all, set engine.micro_batches to 1 around calls for one micro-batch each",
+            f"eval_batch(return_logits=True) evaluates {micro_batches} micro-batches but returns only the last one's "
+            "logits. To get all of them, evaluate one micro-batch per call, with engine.micro_batches set to 1",
         )
 
 
 PATCH = Patch(
-    title="PipelineEngine.eval_batch(return_logits=True): logits of the last micro-batch only, and nothing says so",
+    title="PipelineEngine.eval_batch(return_logits=True) silently returns only the last micro-batch's logits",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -7,8 +7,8 @@ How: `eval_batch` runs the number of micro-batches that it was called with, as i
     nothing changes.
 Changes: the loss and the logits of `eval_batch(num_micro_batches=n)`, and how many batches it takes from the iterator.
     Parameters and checkpoints do not change.
-Workaround: Scripts evaluate as many micro-batches as they train with, or set `engine.micro_batches` for the evaluation;
-    both can stay. A script that multiplies the loss by `num_micro_batches / gradient_accumulation_steps` has to stop.
+Workaround: Scripts evaluate as many micro-batches as they train with, or set `engine.micro_batches` for the evaluation.
+    You can keep it. A script that multiplies the loss by `num_micro_batches / gradient_accumulation_steps` has to stop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _EVAL = "deepspeed.runtime.pipe.engine:PipelineEngine.eval_batch"
 
 PATCH = Patch(
-    title="PipelineEngine.eval_batch(num_micro_batches=n) evaluates another number of micro-batches; wrong loss",
+    title="PipelineEngine.eval_batch(num_micro_batches=n) does not evaluate n micro-batches: wrong loss",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.13.0,<0.15.2"},
     changes=(

@@ -10,7 +10,7 @@ How: each of the tensors is summed up over the micro-batches. With one stage not
 Changes: jobs that evaluate two tensors of which the first is an integer. Parameters and checkpoints do not change, nor
     does what a resumed job computes.
 Workaround: Scripts return one loss, or before the first training step stack the losses to one tensor, or pass
-    `reduce_output=None`. All can stay.
+    `reduce_output=None`. You can keep it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def broadcast(engine: Any, output: Any) -> Any:
         return engine._bcast_pipe_scalar(output)
     if engine.num_stages > 1:
         raise ValueError(
-            f"eval_batch: the losses are {len(output)} tensors, and the other stages expect one: pass "
-            "bcast_loss=False, and use no monitor"
+            f"pipeline_eval_several_losses: the loss of eval_batch consists of {len(output)} tensors, but the other "
+            "stages expect one: pass bcast_loss=False, and do not use a monitor"
         )
     return [broadcast(engine, each) for each in output]
 
@@ -47,7 +47,7 @@ def first(output: Any) -> Any:
 
 
 PATCH = Patch(
-    title="PipelineEngine.eval_batch fails if the loss is several tensors: too many values to unpack",
+    title="PipelineEngine.eval_batch fails if the loss function returns several tensors: too many values to unpack",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

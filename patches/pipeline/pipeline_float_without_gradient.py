@@ -8,7 +8,7 @@ How: each stage sends back zeros for a float input that got no gradient, so that
     tensors, and leaves outputs that require none out of its backward pass. If no float input got a gradient, or no
     output requires one, it fails as before: gradients cannot cross that boundary.
 Workaround: Scripts pass a mask as bool or as integers, or the first stage makes it require a gradient and the last adds
-    it to its result, multiplied by 0. All can stay.
+    it to its result, multiplied by 0. You can keep it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Pipeline parallelism in fp32 without ZeRO: gradients are clipped by the norm of the first stage's alone.
+"""Pipeline parallelism in fp32 without ZeRO: gradients are clipped by the first stage's norm only.
 
 Why: a parameter counts in the norm only if the rank is the first of its model-parallel group, or if the parameter is
     split by tensor parallelism. For a pipeline that group has all stages: the other stages do not count, and gradients
     are clipped too little, or not at all. There is no error. Other jobs clip by the norm of all stages.
-How: the rank is that of tensor parallelism, as in all other norms of DeepSpeed. Tied layers count once.
+How: the rank is the tensor-parallel one, as in all other norms of DeepSpeed. Tied layers count once.
 Changes: such pipelines of several stages that set `gradient_clipping`: their gradients are clipped more. A checkpoint
     written without the patch can be resumed.
 Workaround: None
@@ -22,7 +22,7 @@ _CLIP = "deepspeed.runtime.utils:clip_grad_norm_"
 _COUNTS = "(mpu.get_model_parallel_rank() == 0) or is_model_parallel_parameter(p)"
 
 PATCH = Patch(
-    title="Pipeline parallelism in fp32 without ZeRO: gradients are clipped by the norm of the first stage's alone",
+    title="Pipeline parallelism in fp32 without ZeRO: gradients are clipped by the first stage's norm only",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -1,4 +1,4 @@
-"""Pipeline parallelism with a loss in fp16 or bf16: all stages but the last report a wrong loss.
+"""Pipeline parallelism with a loss in fp16 or bf16: every stage except the last reports a wrong loss.
 
 Why: through 0.12.3 the last stage broadcasts its two losses in their own precision, two bytes each, and the other
     stages receive them into two 4-byte numbers: the bits of both losses are read as one float32, and the second number,
@@ -7,7 +7,7 @@ Why: through 0.12.3 the last stage broadcasts its two losses in their own precis
 How: the losses are broadcast in fp32, which the other stages expect, as in upstream's fix.
 Changes: the loss that `train_batch()` returns and logs on all stages but the last. Parameters and
     checkpoints do not change.
-Workaround: The loss function returns fp32. It can stay.
+Workaround: The loss function returns fp32. You can keep it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AGGREGATE = "deepspeed.runtime.pipe.engine:PipelineEngine._aggregate_total_loss"
 
 PATCH = Patch(
-    title="Pipeline parallelism with a loss in fp16 or bf16: all stages but the last report a wrong loss",
+    title="Pipeline parallelism with a loss in fp16 or bf16: every stage except the last reports a wrong loss",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.12.4"},
     changes=(

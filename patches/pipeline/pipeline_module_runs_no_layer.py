@@ -8,7 +8,7 @@ How: the forward pass decides by itself if the list is not that of the current i
     engine, whose config can still change the interval and the function.
 Changes: only calls as above; what a job trains and its checkpoints stay the same.
 Workaround: Scripts call the module's `_precompute_checkpointable_values()` first, set its interval to 0 meanwhile, or
-    call the functions in `forward_funcs` one by one. All can stay.
+    call the functions in `forward_funcs` one by one. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Why: since 0.15.0 a stage keeps one list of buffers, by position, for the activa
 How: a buffer is reused only for the same dtype; otherwise a new one is allocated.
 Changes: only jobs that hang, fail or train on garbage without the patch; their checkpoints are garbage, too.
 Workaround: The layers pass the float tensors that have gradients, all of one dtype, before the others, or scripts
-    replace or wrap `_allocate_or_extend_buffers` so that it respects the dtype. All can stay.
+    replace or wrap `_allocate_or_extend_buffers` so that it respects the dtype. You can keep it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALLOCATE = "deepspeed.runtime.pipe.engine:PipelineEngine._allocate_or_extend_bu
 _REUSED = "len(self._grad_layer_buf) <= idx or self._grad_layer_buf[idx].numel() < numel"
 
 PATCH = Patch(
-    title="Pipeline with three or more stages that pass tensors of several dtypes: it trains on garbage or hangs",
+    title="Pipeline with three or more stages that exchange tensors of several dtypes: garbage gradients or a hang",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.0"},
     changes=(

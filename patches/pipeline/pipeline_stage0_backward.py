@@ -7,7 +7,7 @@ How: while such a stage runs its backward pass, the engine treats the pass as it
     has been scaled (ZeRO-1), which the last stage did. ZeRO's work at the end of each backward pass is done as before;
     upstream's fix skips it.
 Workaround: Scripts wrap the backward pass, in `PipelineEngine._INSTRUCTION_MAP`, to set
-    `engine._running_engine_backward` for its duration. It can stay.
+    `engine._running_engine_backward` for its duration. You can keep it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="Pipeline parallelism: direct calls to tensor.backward() are not supported, on all stages but the last",
+    title="Pipeline parallelism: all stages except the last fail, direct calls to tensor.backward() are not supported",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.18.3,<0.18.5"},
     changes=(

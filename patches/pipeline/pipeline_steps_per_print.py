@@ -4,7 +4,7 @@ Why: 0.15.2 made None the default of `steps_per_print`, which turns progress rep
     still computes with it after each step.
 How: without a number, `train_batch` prints nothing, as in upstream's fix. With `wall_clock_breakdown` the same happens
     elsewhere: pipeline_steps_per_print_timers.
-Workaround: Scripts set `steps_per_print` to a number, a large one to print nothing. It can stay.
+Workaround: Scripts set `steps_per_print` to a number, a large one to print nothing. You can keep it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Why: 0.15.2 made None the default of `steps_per_print`, which turns progress rep
     which the flops profiler enables too, the pipeline's optimizer step computes with it: unsupported operand type(s)
     for %: 'int' and 'NoneType'. Upstream's fix in 0.16.5 covers train_batch only: pipeline_steps_per_print.
 How: without a number, the optimizer step logs no times.
-Workaround: Scripts set `steps_per_print` to a number, a large one to print nothing. It can stay.
+Workaround: Scripts set `steps_per_print` to a number, a large one to print nothing. You can keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Changes: jobs whose ranks had different orders, which changes from start to star
     different weights in each stage of a key: when it is loaded, all stages take those of the first one, with or without
     the patch, and training should be restarted.
 Workaround: All ranks are started with the same PYTHONHASHSEED, or the keys define a hash that is the same in all
-    processes. Both can stay.
+    processes. You can keep it.
 """
 
 from __future__ import annotations

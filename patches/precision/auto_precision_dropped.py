@@ -7,7 +7,7 @@ Why: "auto" is a placeholder of transformers and accelerate, which replace it wi
 How: one WARNING on rank 0 when the config is read and the result is fp32. Not an error, because the job runs and fp32
     may be intended; and not a guess, because "auto" meant bf16 through 0.17.0 and means false elsewhere in DeepSpeed.
     There is no warning when the other of the two, or `torch_autocast`, is enabled.
-Workaround: Scripts replace "auto" by true or false before `deepspeed.initialize`. That can stay; there is no warning
+Workaround: Scripts replace "auto" by true or false before `deepspeed.initialize`. You can keep it; there is no warning
     then.
 """
 

@@ -1,13 +1,13 @@
 """bf16 without ZeRO, or with ZeRO-1 and fp32 accumulation: gradients are not averaged across ranks.
 
-Why: BF16_Optimizer copies the gradients of each micro-batch into fp32. Through 0.13.2 the engine then averages the
-    bf16 gradients, which nothing reads any longer, and each rank updates its part of the weights from its own data
-    alone: with N ranks, a weight sees 1/N of the data. In these releases it is the optimizer for bf16 without ZeRO,
-    and for ZeRO-1 with `data_types.grad_accum_dtype: "fp32"`; in both cases each rank keeps a part of the fp32 weights.
+Why: BF16_Optimizer copies the gradients of each micro-batch into fp32. Through 0.13.2 the engine then averages the bf16
+    gradients, which nothing reads any longer, and each rank updates its part of the weights from its own data only:
+    with N ranks, a weight sees 1/N of the data. In these releases it is the optimizer for bf16 without ZeRO, and for
+    ZeRO-1 with `data_types.grad_accum_dtype: "fp32"`; in both cases each rank keeps a part of the fp32 weights.
 How: the engine averages the fp32 gradients. Not fixed: models with MoE layers, where the experts' gradients are
     averaged over other ranks.
-Changes: with several ranks, the gradients and their norm are those of all ranks' data. A checkpoint written without
-    the patch can be resumed; its weights come from noisier gradients.
+Changes: with several ranks, the gradients and their norm cover all ranks' data. A checkpoint written without the patch
+    can be resumed; its weights come from noisier gradients.
 Workaround: None in the script; ZeRO-1 or ZeRO-2 with its usual accumulation dtype helps.
 """
 

@@ -9,7 +9,7 @@ How: a step with a non-finite norm is skipped, as in 0.19.8: its gradients are d
     same warnings. All ranks agree, because a rank's norm includes the gradients of parameters that it did not use. With
     graph_harvesting the job still crashes.
 Changes: none for a job that did not crash; the reported norm of a skipped step is inf.
-Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. You can keep it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def warn(skipped: bool) -> None:
     else:
         took_effect(__name__, "a step with all-zero gradients was made (unpatched: AssertionError)")
     what = "a gradient is inf or nan, the step is skipped" if skipped else "this rank's gradients are 0"
-    warn_repeatedly(what, f"BF16_Optimizer: {what}; if that goes on, nothing is trained any more")
+    warn_repeatedly(what, f"bf16_nonfinite_step_ends_job: {what}. If this continues, the model is not training")
 
 
 PATCH = Patch(

@@ -4,7 +4,7 @@ Why: two losses of one forward pass, each with its own `engine.backward`, the fi
     without ZeRO the engine does not pass `retain_graph` on, as it does in fp16, in fp32 and with ZeRO; the second
     backward pass fails with "Trying to backward through the graph a second time".
 How: passes it on. BF16_Optimizer adds the gradients of each pass in fp32.
-Workaround: Scripts add up the losses and call `backward` once. That can stay.
+Workaround: Scripts add up the losses and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Changes: updates and gradient norms become those of the step's own gradients; a 
     wrong. The weights of a checkpoint written without it stay, but its moments come from sums of stale gradients, since
     0.18.3 divided by 65536: better load only the weights (`load_module_only=True`).
 Workaround: Scripts call `engine.zero_grad()` after each step, and since 0.18.3 multiply the loss by
-    `engine.optimizer.loss_scale`. Both can stay: the scale is 1.
+    `engine.optimizer.loss_scale`. You can keep it: the scale is 1.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ Why: BF16_Optimizer adds a micro-batch's gradients to the fp32 ones in its `back
 How: for BF16_Optimizer the epilogue comes before the reduction. For all other optimizers, and on a single rank, it
     stays where it is: there a reduction only rounds to its data type, by default bf16, and what comes after it is not
     rounded.
-Changes: with several ranks, each step's gradient and its norm are those of all ranks' micro-batches. A checkpoint
-    written without the patch can be resumed; its momentum comes from noisier gradients.
-Workaround: The config sets `"bf16": {"immediate_grad_update": true}`. That can stay.
+Changes: with several ranks, each step's gradient and its norm cover all ranks' micro-batches. A checkpoint written
+    without the patch can be resumed; its momentum comes from noisier gradients.
+Workaround: The config sets `"bf16": {"immediate_grad_update": true}`. You can keep it.
 """
 
 from __future__ import annotations

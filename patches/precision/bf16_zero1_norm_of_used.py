@@ -6,12 +6,12 @@ Why: BF16_Optimizer (bf16 with ZeRO-1 and `data_types.grad_accum_dtype: "fp32"`,
     branches, modalities, dropped layers), each computes a different norm and scales its part of the gradients by it:
     one step has several clip factors, and the log one rank's norm. Nothing fails, except on a rank that used no
     parameter: IndexError, or in 0.19.8 RuntimeError.
-How: the norm is that of all gradients, and all are clipped. The gradients of parameters that no rank used are 0.
-    Through 0.14.0 the norm waits for the device once per parameter; now also for these.
+How: the norm covers all gradients, and all are clipped. The gradients of parameters that no rank used are 0. Through
+    0.14.0 the norm waits for the device once per parameter; now also for these.
 Changes: jobs whose ranks use different parameters: norm and, with clipping, updates. Where all ranks leave out the same
     ones, the norm is a sum of the same numbers and zeros: at most its last bit differs. A checkpoint written without
     the patch loads.
-Workaround: Scripts add what the rank does not use to the output, multiplied by 0. That can stay.
+Workaround: Scripts add what the rank does not use to the output, multiplied by 0. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: `step` returns early only if the gradients did overflow.
 Changes: affected jobs begin to train: without the patch the weights stay the initial ones. A checkpoint written without
     the patch has those, an optimizer without momentum, and a learning rate schedule that has advanced anyway: start
     from scratch.
-Workaround: The config sets `"torch_adam": true`, or the script passes torch's own optimizer. Both can stay.
+Workaround: The config sets `"torch_adam": true`, or the script passes torch's own optimizer. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: without an overflow, the loss scale is updated after the step, and with it 
 Changes: fp16 with a dynamic loss scale (`loss_scale` 0): one step in `loss_scale_window` uses its whole gradient. The
     scale itself grows and shrinks at the same steps as before. Only that step is wrong in a checkpoint written without
     the patch. ZenFlow and SuperOffload, which have their own `step`, are not covered.
-Workaround: The config sets a `loss_scale`, which never grows. That can stay.
+Workaround: The config sets a `loss_scale`, which never grows. You can keep it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _update_scale(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 PATCH = Patch(
-    title="fp16: each step at which the dynamic loss scale grows uses half the gradient",
+    title="fp16: gradients are halved in each step in which the dynamic loss scale grows",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

@@ -10,8 +10,8 @@ How: `engine.backward` multiplies the loss, in fp32, by the wrapper's loss scale
 Changes: gradients and their norm become larger by the loss scale, as through 0.18.2; a learning rate tuned without the
     patch may be wrong. In a checkpoint written without it Adam's moments are too small, and the loss scale may be too
     large at first: better load only the weights (`load_module_only=True`).
-Workaround: the script multiplies the loss by `engine.optimizer.loss_scale`, or by that over the accumulation steps: the
-    loss is left alone, with a warning. So is a loss that is multiplied by what may be the scale and another number,
+Workaround: The script multiplies the loss by `engine.optimizer.loss_scale`, or by that over the accumulation steps: the
+    loss is not changed, with a warning. So is a loss that is multiplied by what may be the scale and another number,
     1024 or more and up to 64 times less than the scale. A factor is judged when it first occurs. A multiplication that
     is not detected, such as one in a compiled function or in a gradient's hook, must be removed.
 """
@@ -67,9 +67,9 @@ def scaled_by_script(engine: Any, loss: Any) -> bool:
 
         warn_repeatedly(
             __name__,
-            "fp16_stage0_loss_unscaled: the script seems to multiply the loss by its scale, which is not done twice. "
-            "Give engine.backward() the loss as it is: the patch multiplies it. If the factor is another one, "
-            "set another fp16.initial_scale_power or fp16.loss_scale.",
+            "fp16_stage0_loss_unscaled: the script seems to multiply the loss by the loss scale, so the patch does "
+            "not. Pass the unscaled loss to engine.backward(). If the factor is something else, choose a different "
+            "fp16.initial_scale_power or fp16.loss_scale",
         )
     if not scaled and scale != 1:
         took_effect(

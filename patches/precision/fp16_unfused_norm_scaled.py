@@ -6,7 +6,7 @@ Why: FP16_UnfusedOptimizer, which fp16 training without ZeRO uses for torch's op
     clipping, are correct.
 How: the norm is divided by the scale that the gradients are divided by.
 Changes: only what `get_global_grad_norm` reports (transformers' Trainer logs it as grad_norm); no step, no checkpoint.
-Workaround: Scripts compute the norm from the gradients themselves. That can stay. A division of
+Workaround: Scripts compute the norm from the gradients themselves. You can keep it. A division of
     `engine.get_global_grad_norm()` by the loss scale must be removed.
 """
 

@@ -5,7 +5,7 @@ Why: with ZeRO-1 each rank holds, and checks for overflow, only the gradients of
     scale, while the others continue with the collectives of the step and wait there for it. With dynamic loss scaling,
     which starts at 65536, overflows are expected.
 How: the result is exchanged with every stage, as through 0.17.0 and since 0.18.0: one byte per step.
-Workaround: The config sets a `loss_scale` small enough for gradients not to overflow, or uses ZeRO-2. Both can stay.
+Workaround: The config sets a `loss_scale` small enough for gradients not to overflow, or uses ZeRO-2. You can keep it.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ Why: 0.13.2 uses the larger of 1 and `gradient_clipping` / norm as the factor in
     with `amp`. There is no error.
 How: the factor is the smaller of the two, as in upstream's fix.
 Changes: jobs without ZeRO, fp16 and bf16 that set `gradient_clipping`: their gradients are clipped. When such a job
-    resumes from a checkpoint written without the patch, Adam's moments are still those of the enlarged gradients and
-    its first steps are too small; warm up again, or resume without the optimizer state.
-Workaround: Scripts clip by `torch.nn.utils.clip_grad_norm_`, without `gradient_clipping` in the config. That can stay.
+    resumes from a checkpoint written without the patch, Adam's moments still come from the enlarged gradients and its
+    first steps are too small; warm up again, or resume without the optimizer state.
+Workaround: Scripts clip by `torch.nn.utils.clip_grad_norm_`, without `gradient_clipping` in the config.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Changes: the results of models with such embeddings, more so the longer the sequ
     checkpoint written without the patch continues with exact frequencies, as with 0.19.2; its weights were trained with
     rounded ones, so the loss may rise at first.
 Workaround: Scripts put `inv_freq` back in fp32 after `deepspeed.initialize`, or keep the frequencies in an attribute
-    that is no buffer. Both can stay.
+    that is no buffer. You can keep it.
 """
 
 from __future__ import annotations

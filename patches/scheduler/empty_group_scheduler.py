@@ -9,11 +9,11 @@ How: schedulers get a proxy of the optimizer whose `param_groups` contains the e
     not passed to DeepSpeed are searched among the objects that refer to the optimizer, once, and only if a group is
     removed. Not fixed: a scheduler that is not given to DeepSpeed if gc.freeze() was called between its creation and
     the engine's.
-Changes: the learning rates are those of plain PyTorch, also when a job resumes from a checkpoint written without the
-    patch: the scheduler's state has the same form. The scheduler's `get_last_lr()` includes the empty groups' rates, as
-    in plain PyTorch; the engine's `get_lr()` does not. `scheduler.optimizer == optimizer` holds, `is` does not.
-Workaround: Scripts leave out empty groups when they create the optimizer, as transformers does since 5.1. That can
-    stay.
+Changes: the learning rates equal plain PyTorch's, also when a job resumes from a checkpoint written without the patch:
+    the scheduler's state has the same form. The scheduler's `get_last_lr()` includes the empty groups' rates, as in
+    plain PyTorch; the engine's `get_lr()` does not. `scheduler.optimizer == optimizer` holds, `is` does not.
+Workaround: Scripts leave out empty groups when they create the optimizer, as transformers does since 5.1.
+    You can keep it.
 """
 
 from __future__ import annotations

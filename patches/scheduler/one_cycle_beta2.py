@@ -7,7 +7,7 @@ How: the pairs get each group's own beta2, as it is when the schedule is made. b
 Changes: jobs with OneCycle, cycle_momentum and an optimizer whose beta2 is not 0.99: the second moments decay with the
     configured beta2. One that resumes from a checkpoint written without the patch does so from its second step on at
     the latest.
-Workaround: Scripts set `cycle_momentum` to false, or write the betas after each step. Both can stay.
+Workaround: Scripts set `cycle_momentum` to false, or write the betas after each step. You can keep it.
 """
 
 from __future__ import annotations

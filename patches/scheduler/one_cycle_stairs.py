@@ -2,13 +2,13 @@
 
 Why: the schedule stores both counts and never uses them: the learning rate and the momentum change in each step instead
     of in as many stairs as the config asks for. There is no error.
-How: within a cycle, the fraction of the way to the maximum is rounded down to a stair, as since 0.19.4; it is computed
-    from the number of the step, so that a stair begins at its first step. Without counts (0, the default) nothing
-    changes, nor does the decay after the cycle.
-Changes: jobs with OneCycle and a stair count above 0: learning rate and momentum follow stairs, as since 0.19.4. One
-    that resumes from a checkpoint written without the patch jumps to the stair below; `DSFIX_SKIP=one_cycle_stairs`
+How: within a cycle, the fraction of the way to the maximum is rounded down to a stair, as in 0.19.4 and later; it is
+    computed from the number of the step, so that a stair begins at its first step. Without counts (0, the default)
+    nothing changes, nor does the decay after the cycle.
+Changes: jobs with OneCycle and a stair count above 0: learning rate and momentum follow stairs, as in 0.19.4 and later.
+    One that resumes from a checkpoint written without the patch jumps to the stair below; `DSFIX_SKIP=one_cycle_stairs`
     keeps the ramp until the run is done.
-Workaround: Scripts use another schedule, such as torch's LambdaLR. It can stay.
+Workaround: Scripts use another schedule, such as torch's LambdaLR. You can keep it.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ How: as in upstream's fix, the new rate is written into the tensor. Rates that a
 Changes: jobs with such a tensor and one of these schedules: what holds the tensor sees the schedule's rates, with the
     tensor's precision. What `engine.get_lr` and `get_last_lr` return stays. A checkpoint written without the patch
     holds numbers: a job that resumes from it has the schedule's rates, as numbers.
-Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
-    stay.
+Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group.
+    You can keep it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _around(function: str, statement: str, groups: str, last: str = "") -> tuple
 
 
 PATCH = Patch(
-    title="DeepSpeed's schedules turn a tensor learning rate into a number: CUDA graphs keep the old rate",
+    title="DeepSpeed's schedules turn a tensor learning rate into a float: CUDA graphs keep using the old rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.15.3"},
     changes=(

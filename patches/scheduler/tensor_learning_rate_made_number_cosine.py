@@ -11,8 +11,8 @@ How: as in upstream's fix, the new rate is written into the tensor, and the sche
 Changes: jobs with such a tensor and WarmupCosineLR: what holds the tensor sees the schedule's rates, with the tensor's
     precision. What `engine.get_lr` (with tensor_learning_rate_made_number) and `get_last_lr` return stays. A checkpoint
     written without the patch continues with the schedule's rates.
-Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
-    stay.
+Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group.
+    You can keep it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEDULE = "deepspeed.runtime.lr_schedules:WarmupCosineLR"
 
 
 PATCH = Patch(
-    title="WarmupCosineLR replaces a tensor learning rate: CUDA graphs keep the old rate",
+    title="WarmupCosineLR replaces a tensor learning rate: CUDA graphs keep using the old rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.3,<0.15.3"},
     changes=(

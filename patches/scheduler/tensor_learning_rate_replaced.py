@@ -11,8 +11,8 @@ How: as in upstream's fix, the new rate is written into the tensor. WarmupCosine
 Changes: what holds the tensor sees the schedule's rates; a rate has the tensor's own precision and shape, also in what
     `engine.get_lr` and `get_last_lr` return (from OneCycle a tensor). A checkpoint written without the patch continues
     with the schedule's rates; one of 0.15.3 to 0.18.0 holds numbers, and the rates are then numbers.
-Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group. That can
-    stay.
+Workaround: Scripts copy the rate into their tensor after each step, and put the tensor back into the group.
+    You can keep it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST = "for lr, group in zip(self.min_lrs, optimizer.param_groups):\n    group
 
 
 PATCH = Patch(
-    title="DeepSpeed's schedules replace a tensor learning rate: CUDA graphs keep the old rate",
+    title="DeepSpeed's schedules replace a tensor learning rate: CUDA graphs keep using the old rate",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.15.3,<0.19.4"},
     changes=(

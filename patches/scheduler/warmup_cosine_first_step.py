@@ -12,7 +12,7 @@ How: a new schedule (`last_batch_iteration` -1) sets 0 for every group when it i
 Changes: the first step has the learning rate 0, since 0.15.3 in the groups after the first; all others keep theirs. A
     checkpoint written without the patch continues as it would have; where the optimizer's rates are not loaded
     (`elastic_checkpoint`, `load_optimizer_states=False`), its first step has the schedule's.
-Workaround: Scripts set the learning rate of the first step themselves. That can stay.
+Workaround: Scripts set the learning rate of the first step themselves. You can keep it.
 """
 
 from __future__ import annotations

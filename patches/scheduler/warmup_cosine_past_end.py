@@ -9,7 +9,7 @@ How: progress on the cosine ends at `total_num_steps`: from there on the rate is
 Changes: steps after `total_num_steps` are made at the final rate instead of a rising one, also when a job resumes there
     from a checkpoint written without the patch. Steps before keep their rates to the bit.
 Workaround: Scripts set the learning rate of the steps after `total_num_steps` themselves, or make that number larger.
-    Both can stay.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is 
 Changes: the first step has the learning rate `warmup_min_lr`, 0 by default; all others keep theirs. A checkpoint
     written without the patch continues as it would have; where the optimizer's rates are not loaded
     (`elastic_checkpoint`, `load_optimizer_states=False`), its first step has the schedule's.
-Workaround: Scripts set the learning rate of the first step themselves. That can stay.
+Workaround: Scripts set the learning rate of the first step themselves. You can keep it.
 """
 
 from __future__ import annotations

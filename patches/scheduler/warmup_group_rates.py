@@ -6,7 +6,7 @@ Why: since 0.17.2 WarmupLR without `warmup_max_lr` warms up to the optimizer's o
 How: each group warms up to its own learning rate.
 Changes: jobs with WarmupLR without `warmup_max_lr` and several groups of different learning rates: the second and later
     groups train at their own, also when a job resumes from a checkpoint written without the patch.
-Workaround: The config's `warmup_max_lr` lists the rates of all groups. That can stay.
+Workaround: The config's `warmup_max_lr` lists the rates of all groups. You can keep it.
 """
 
 from __future__ import annotations

@@ -1,23 +1,25 @@
 """TiledFusedLogitsLoss: an evaluation between two steps adds to the training gradients, or fails.
 
 Why: TiledFusedLogitsLoss computes gradients in its forward pass even where none are wanted, as under `torch.no_grad()`.
-    The gradients of an evaluation are added to those of the head's weights, and the next step uses them. If the head is
-    frozen, as with LoRA, the evaluation raises RuntimeError: element 0 of tensors does not require grad and does not
-    have a grad_fn.
+    The gradients of an evaluation are added to the gradients of the head's weights, and the next step uses them. If the
+    head is frozen, as with LoRA, the evaluation raises RuntimeError: element 0 of tensors does not require grad and
+    does not have a grad_fn.
 How: the gradients are computed if the hidden states require them, or if the module is in training mode and its weights
     require them. Training is as before.
-Changes: jobs that evaluate with TiledFusedLogitsLoss while they train: the head is trained with the training data
-    alone. A checkpoint written without the patch loads, and training continues from there.
-Workaround: Evaluations compute the loss without TiledFusedLogitsLoss, or are followed by `engine.zero_grad()`. Both can
-    stay.
+Changes: jobs that evaluate with TiledFusedLogitsLoss while they train: the head is trained only with the training data.
+    A checkpoint written without the patch loads, and training continues from there.
+Workaround: Evaluations compute the loss without TiledFusedLogitsLoss, or are followed by `engine.zero_grad()`.
+    You can keep it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran, took_effect
+
+from ._tiled import module_of
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -62,21 +64,13 @@ _LEARNING_RATE, _STEPS = 0.1, 3
 
 def reproduce(lab: Lab) -> str:
     torch, reference = lab.torch, lab.reference
-    version = lab.deepspeed.__version__
-    try:
-        from deepspeed.runtime.sequence_parallel.ulysses_sp import (
-            TiledFusedLogitsLoss,
-        )
-    except ImportError:
-        raise CannotTell(f"deepspeed {version} has no TiledFusedLogitsLoss") from None
+    tiles = module_of(lab, "TiledFusedLogitsLoss").TiledFusedLogitsLoss
 
     def whole(self: Any, x: Any, y: Any) -> Any:
         return torch.nn.functional.mse_loss(self.head(x), y)
 
     def tiled(self: Any, x: Any, y: Any) -> Any:
-        return TiledFusedLogitsLoss.apply(
-            whole, self, x[None], y[None], None, _TILES, list(self.head.parameters()), "mean"
-        )
+        return tiles.apply(whole, self, x[None], y[None], None, _TILES, list(self.head.parameters()), "mean")
 
     class Model(torch.nn.Module):  # type: ignore[name-defined,misc,unused-ignore]
         def __init__(self, loss: Any, trained: bool) -> None:

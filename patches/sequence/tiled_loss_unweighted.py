@@ -1,4 +1,4 @@
-"""TiledLoss: the gradient is not that of the loss if tiles differ in their number of labels.
+"""TiledLoss: the gradient does not belong to the loss if tiles have different numbers of labels.
 
 Why: TiledLoss returns the mean over all tokens that have a label, by weighting each tile's mean with the tile's number
     of labels. Its backward pass gives all tiles the same weight: tokens in a tile with few labels, such as one that is
@@ -8,7 +8,7 @@ How: each tile's gradient is weighted by its number of labels. Nothing changes w
 Changes: jobs that call TiledLoss, or UlyssesSPFwdLossBwdWithLogits with several tiles, and mask labels with -100. A
     checkpoint written without the patch loads, and training continues with the loss's own gradient.
 Workaround: Scripts use one tile, or TiledFusedLogitsLoss with the reduction "sum" and a loss function that divides by
-    the number of labels of all tiles; both can stay. A hook or loss function that itself weights each tile's gradient
+    the number of labels of all tiles. You can keep it. A hook or loss function that itself weights each tile's gradient
     by its labels must be removed: it would be weighted twice.
 """
 
@@ -48,7 +48,7 @@ def weight_of_tile(labels: Any, all_labels: Any, tiles: int) -> Any:
 
 
 PATCH = Patch(
-    title="TiledLoss: wrong gradients if tiles differ in their number of labels other than -100",
+    title="TiledLoss: wrong gradients if tiles have different numbers of unmasked labels",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.0,<0.19.8"},
     changes=(

@@ -9,7 +9,7 @@ Changes: only jobs with tiled computation and more than one sample per batch: al
     what comes before it. A checkpoint written without the patch holds weights and moments trained on gradients of other
     tokens: it can be loaded, but such a training is better restarted.
 Workaround: Scripts train with one sample per micro-batch, or reshape the samples into one sequence for the tiled
-    computation, and its result back. Both can stay.
+    computation, and its result back. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ How: the ranks' parts are split and joined along the dimensions that the caller 
     0.14.5. One exchange of the same size as before; the same numbers where they were right.
 Changes: jobs with the layouts above: all that attention computes. A model trained without the patch has learned with
     mixed-up heads: its checkpoint loads, but that training has to be restarted.
-Workaround: Scripts train with one sample per micro-batch, sequence-first. It can stay. Code that puts mixed-up heads
-    back into their places must be removed.
+Workaround: Scripts train with one sample per micro-batch, sequence-first. You can keep it. Code that puts mixed-up
+    heads back into their places must be removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def before(tensor: Any, shape: list[int], dimension: int) -> Any:
 
 
 PATCH = Patch(
-    title="Ulysses DistributedAttention: samples, heads and positions mixed up with several samples per micro-batch",
+    title="Ulysses DistributedAttention mixes up samples, heads and positions if a micro-batch has several samples",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.4,<0.14.5"},
     changes=(

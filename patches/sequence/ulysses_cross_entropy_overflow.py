@@ -6,8 +6,8 @@ Why: the loss is `softmax(logits).log()`. A probability below the smallest numbe
 How: the loss is `log_softmax(logits)`, as in `cross_entropy`. Other losses are the same within rounding, and gradients
     bit by bit.
 Changes: the loss that a job logs, and by which it may skip or end steps. No checkpoint changes.
-Workaround: Scripts replace a loss that is not finite, or compute it by `cross_entropy` where it is logged. Both can
-    stay.
+Workaround: Scripts replace a loss that is not finite, or compute it by `cross_entropy` where it is logged.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Why: the engine uses a rank's place in its sequence-parallel group as its place 
 How: without tensor parallelism the model is read from its only shard. A rank reads its own ZeRO file as before; where
     it does not exist, the one with the name that it has without sequence parallelism, which later releases always use.
     What is written keeps its names. Files of experts (MoE) are looked for as before.
-Workaround: Scripts replace the mpu's `get_model_parallel_rank` by a function that returns 0. It can stay or be removed:
-    files with either name are found.
+Workaround: Scripts replace the mpu's `get_model_parallel_rank` by a function that returns 0. You can keep it: files
+    with either name are found.
 """
 
 from __future__ import annotations

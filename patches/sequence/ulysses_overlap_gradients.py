@@ -13,7 +13,7 @@ Changes: jobs with `sp_stream`: the gradients of queries and keys, and of all th
     trained without the patch has learned from wrong gradients: its checkpoint loads, but that training has to be
     restarted.
 Workaround: Scripts do without `sp_stream`, or register hooks on queries and keys that wait for `overlap_handles` and
-    return what has been received, in its places. Both can stay.
+    return what has been received, in its places. You can keep it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ How: when the DataLoader has ended, the next epoch iterates over it again. Unlik
     needlessly.
 Changes: jobs of several epochs with the adapter train all of them, also when they resume from a
     checkpoint. The first epoch does not change.
-Workaround: Before each epoch, scripts create a new adapter or set its `iter` to `iter(adapter.dl)`. Both can stay.
+Workaround: Before each epoch, scripts create a new adapter or set its `iter` to `iter(adapter.dl)`. You can keep it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Why: tiled computation runs one backward pass per tile and tells ZeRO that a par
     the list from which it computes each gradient's place in the bucket. So it averages other parts of the bucket: on
     several ranks the tiled parameters, and all that follow in the same bucket, are updated with one rank's gradient,
     divided by the number of ranks, or with a mixture. The loss is correct, and nothing fails.
-How: an incomplete gradient is not copied into the bucket, as since 0.18.6. It stays in `.grad`, where the next tile
-    adds to it. Less is copied; what is computed and communicated is the same.
+How: an incomplete gradient is not copied into the bucket, as in 0.18.6 and later. It stays in `.grad`, where the next
+    tile adds to it. Less is copied; what is computed and communicated is the same.
 Changes: jobs on several ranks that tell ZeRO which parameters are tiled (`compute_params`): the gradients of these
     parameters and of others in the same bucket. A checkpoint written without the patch can be resumed; its weights come
     from the gradients of a part of the data.

@@ -9,7 +9,7 @@ How: the gradients are complete at the last existing tile. Each rank then reduce
 Changes: jobs with ZeRO whose token counts make fewer tiles than shards: the tiled weights are trained with the gradient
     of all ranks. A checkpoint written without the patch loads, and training continues with this gradient.
 Workaround: Scripts pad the sequence to a multiple of the shards, or pass the number of tiles that `torch.chunk` makes.
-    Both can stay.
+    You can keep it.
 """
 
 from __future__ import annotations

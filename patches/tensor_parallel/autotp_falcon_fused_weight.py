@@ -9,8 +9,8 @@ How: a layer with FalconDecoderLayer in its name is divided by groups, as throug
     are looked up as before. Falcon-7B, whose heads share one key and value, fits no order, before and after.
 Changes: the output of Falcon models under tensor parallelism without kernel injection. No checkpoint is concerned.
 Workaround: Scripts wrap `prepare_tp_fused_qkvw` in `deepspeed.module_inject.auto_tp` to pass "BloomBlock" as the layer,
-    or move Falcon's name up in the installed file. Both can stay. A weight that the script itself has put in the other
-    order must be left as it is.
+    or move Falcon's name up in the installed file. You can keep it. A weight that the script itself has put in the
+    other order must be left as it is.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Why: 0.13.2 compares names the wrong way round: it looks for the layer's whole description in each of the names that it
     knows, and never finds it. All fused weights are then divided in BLOOM's order, with one warning. The output of
     CodeGen, GLM, MPT, Baichuan, Qwen and BigCode models, and of others with all queries before all keys, is wrong.
-How: the known names are looked for in the description, as since 0.13.5. Layers that have BLOOM's order under another
-    order's name are divided as without the patch: Persimmon's, that of Falcon's own code, ChatGLM-6B's and BigCode's
+How: the known names are looked for in the description, as in 0.13.5 and later. Layers that have BLOOM's order under
+    another order's name are divided as without the patch: Persimmon's, Falcon's (own code), ChatGLM-6B's and BigCode's
     with `multi_query=False`. From 0.13.5 on their output is wrong, and the last ends with a shape error.
 Changes: the output of such models under tensor parallelism without kernel injection. No checkpoint is concerned.
-Workaround: Scripts wrap `prepare_tp_fused_qkvw` in `deepspeed.module_inject.auto_tp` to pass the layer's name alone
-    ("MptBlock"), or reverse the comparison in the installed file. Both can stay. A weight that the script itself has
+Workaround: Scripts wrap `prepare_tp_fused_qkvw` in `deepspeed.module_inject.auto_tp` to pass only the layer's name
+    ("MptBlock"), or reverse the comparison in the installed file. You can keep it. A weight that the script itself has
     put in BLOOM's order must be left as it is.
 """
 

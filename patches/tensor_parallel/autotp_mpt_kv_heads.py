@@ -3,11 +3,11 @@
 Why: `init_inference` with tensor parallelism divides the numbers of heads and the widths that a layer stores by the
     number of ranks, like its weights. Through 0.12.4 it knows neither `kv_n_heads` nor `d_model`, by which MPT's
     attention divides what its fused weight computes.
-How: both are divided in a module that has `kv_n_heads`, as since 0.12.5. 0.12.5 divides every module's `d_model`; the
-    patch leaves that of other models as it is.
+How: both are divided in a module that has `kv_n_heads`, as in 0.12.5 and later. 0.12.5 divides every module's
+    `d_model`; the patch does not change it in other models.
 Workaround: Scripts divide `kv_n_heads` and `d_model` of the attention before `init_inference`, or set them after it to
-    the model's numbers divided by the ranks. Both can stay. Code that divides the attention's own numbers after it must
-    be removed, as with 0.12.5. With names added in the installed file the patch is not applied.
+    the model's numbers divided by the ranks. You can keep it. Code that divides the attention's own numbers after it
+    must be removed, as with 0.12.5. With names added in the installed file the patch is not applied.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ Why: tensor-parallel ranks hold the same tokens, and in `MOELayer` each of them 
     experts' buffer to the experts. The places are the buffer's second dimension. Tutel's buffer has all experts' places
     in the first one, and the second is the width: each rank takes a part of every token, and the experts treat these
     parts as whole tokens. The sizes fit, so there is no error.
-How: Tutel's buffer gets the dimensions experts, places, width, as since 0.19.4. Without tensor parallelism, and with
-    tensor-parallel experts through 0.13.5, it has the same contents in the same order for what follows.
-    As without Tutel, the capacity has to be a multiple of the tensor-parallel ranks: an AssertionError says so, where
-    without the patch the width had to be one.
+How: Tutel's buffer gets the dimensions experts, places, width, as in 0.19.4 and later. Without tensor parallelism, and
+    with tensor-parallel experts through 0.13.5, it has the same contents in the same order for what follows. As without
+    Tutel, the capacity has to be a multiple of the tensor-parallel ranks: an AssertionError says so, where without the
+    patch the width had to be one.
 Changes: outputs and gradients of such layers. A checkpoint that was trained without the patch can be resumed, but its
     experts have learned from parts of tokens.
 Workaround: Scripts make the `encode` of Tutel's dispatcher return experts, places and width, or leave `use_tutel` out.
-    Both can stay.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Why: 0.18.7 to 0.18.9 build the flat buffer of the parameters from the parameter
     piece by piece, on views of it. torch rejects that at the end of the first step. Ranks on GPUs (NCCL) and a single
     rank do not gather this way.
 How: the buffer is detached once it is built, as upstream does. 0.12.4 to 0.12.6 show the same message for another
-    reason and are left alone: there, ZeRO-1 on CPU ranks does not average the gradients, and an error is better.
-Workaround: Scripts call `engine.step()` under `torch.no_grad()`. That can stay.
+    reason and are not patched: there, ZeRO-1 on CPU ranks does not average the gradients, and an error is better.
+Workaround: Scripts call `engine.step()` under `torch.no_grad()`. You can keep it.
 """
 
 from __future__ import annotations

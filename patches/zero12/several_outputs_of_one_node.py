@@ -4,7 +4,7 @@ Why: 0.18.3 divides the gradients of the model's outputs by the number of accumu
     The outputs of one autograd node, which `chunk`, `split` and `unbind` return, share one hook; an output that the
     loss does not use has no gradient, and None is divided: "unsupported operand type(s) for /: 'NoneType' and 'int'".
 How: None stays None.
-Workaround: The model returns a clone of each of these outputs. That can stay.
+Workaround: The model returns a clone of each of these outputs. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: no fragment is made for an empty parameter, and one that is in no partition
     skips it. The first of a partition now counts in the numbering of its gradients: `safe_get_full_grad` of the others
     returned the neighbour's. Those in a partition are still reduced, because `ignore_unused_parameters: false` needs
     every gradient.
-Workaround: Scripts freeze parameters without elements, or leave them out. Both can stay.
+Workaround: Scripts freeze parameters without elements, or leave them out. You can keep it.
 """
 
 from __future__ import annotations

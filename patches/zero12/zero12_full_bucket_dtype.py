@@ -5,7 +5,7 @@ Why: 0.17.2 to 0.18.0 keep one bucket per communication dtype. When one is full,
     `torch_autocast`, and with sequence parallelism, which sends gradients in fp32 by default. A model whose gradients
     all fit into one bucket is not affected.
 How: the fill level of all buckets is logged, as everywhere else.
-Workaround: The config sets `communication_data_type` to the dtype of the parameters. That can stay.
+Workaround: The config sets `communication_data_type` to the dtype of the parameters. You can keep it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Why: to see whether a group is Muon's, 0.17.6 to 0.18.2 read the first parameter of this rank's part of it, whatever the
     optimizer. A rank beyond the end of a small group, of a scalar or a short bias, has none: "list index out of range"
-    at the end of the first backward pass, on that rank alone; the others wait for it.
+    at the end of the first backward pass, only on that rank; the others wait for it.
 How: such a part has no parameter of Muon. It is filled with zeros, as in 0.18.3 and later; the collectives stay.
-Workaround: Scripts put such parameters into a larger group. That can stay.
+Workaround: Scripts put such parameters into a larger group. You can keep it.
 """
 
 from __future__ import annotations

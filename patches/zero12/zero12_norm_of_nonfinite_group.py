@@ -4,11 +4,11 @@ Why: DeepSpeed's norm of a parameter group with a gradient that is inf or nan is
     counts as 1: `get_global_grad_norm()` and the monitors report an ordinary norm (1.0 for one group), and clipping
     divides by it, while weights become inf or nan. Nothing fails. fp16 finds inf and nan earlier, and so does bf16 with
     `bf16.check_grad_overflow` (the default since 0.19.3). From 0.13.2 to 0.16.5 the norm is nan.
-How: the norm of such a group is inf, and so is that of all, as in 0.19.8. The step is made, as without the patch. With
-    optimizer offload it stays as it is: that norm is of the gradients as they were before `safe_set_full_grad`.
+How: the norm of such a group is inf, and so is the total norm, as in 0.19.8. The step is made, as without the patch.
+    With optimizer offload it stays as it is: that norm is of the gradients as they were before `safe_set_full_grad`.
 Changes: with clipping, in such a step, all finite gradients become 0, as by PyTorch's `clip_grad_norm_`; weights whose
     gradient is inf or nan are lost either way. A checkpoint from before such a step is intact, and can be resumed.
-Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. That can stay.
+Workaround: Scripts leave out a micro-batch whose loss is not finite on some rank. You can keep it.
 """
 
 from __future__ import annotations

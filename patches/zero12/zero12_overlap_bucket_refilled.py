@@ -8,7 +8,7 @@ How: the backward pass waits, on the device, for the previous bucket's reduction
     reduction of one bucket still overlaps with filling the other.
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without
     the patch loads, but its weights were trained on such gradients.
-Workaround: The config sets `"overlap_comm": false`. That can stay.
+Workaround: The config sets `"overlap_comm": false`. You can keep it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AVERAGE = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer.average_
 _WAIT = "get_accelerator().current_stream().wait_stream(stream)"
 
 PATCH = Patch(
-    title="ZeRO-1/2 + overlap_comm: wrong gradients, different in each run, with more than two buckets",
+    title="ZeRO-1/2 + overlap_comm (before 0.14.3): wrong gradients or nan with more than two buckets",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.14.3"},
     changes=(

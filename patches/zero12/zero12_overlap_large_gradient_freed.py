@@ -10,7 +10,7 @@ How: PyTorch is told (`record_stream`) that the reduction stream uses the gradie
     which is not changed.
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without
     the patch loads, but its weights were trained on such gradients.
-Workaround: The config sets `"overlap_comm": false`. That can stay.
+Workaround: The config sets `"overlap_comm": false`. You can keep it.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Why: with `overlap_comm` and `contiguous_gradients` the backward pass fills two buffers in turn, so that one can be
     reduced meanwhile. Clearing a reduced bucket also resets the number of its buffer to 0, which is then swapped: from
-    the second bucket on it is always 1. A bucket's gradients overwrite those of the previous one while these are being
+    the second bucket on it is always 1. A bucket's gradients overwrite the previous bucket's while these are being
     reduced, and are averaged in their place. Losses differ from run to run or become nan. A step that fills at most two
     buckets is not affected.
-How: clearing a bucket keeps its number. As a full bucket causes those of all dtypes to be reduced, the numbers of all
-    are swapped. Reducing overlaps with filling the other buffer; upstream's fix waits instead (through 0.18.4).
+How: clearing a bucket keeps its number. As a full bucket causes the buckets of all dtypes to be reduced, the numbers of
+    all are swapped. Reducing overlaps with filling the other buffer; upstream's fix waits instead (through 0.18.4).
 Changes: the steps in which a gradient was overwritten; all others give the same numbers. A checkpoint written without
     the patch loads, but its weights were trained on such gradients.
-Workaround: The config sets `"overlap_comm": false`. That can stay.
+Workaround: The config sets `"overlap_comm": false`. You can keep it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODULE = "deepspeed.runtime.zero.stage_1_and_2"
 _ADD = f"{_MODULE}:DeepSpeedZeroOptimizer.reduce_independent_p_g_buckets_and_remove_grads"
 
 PATCH = Patch(
-    title="ZeRO-1/2 + overlap_comm: wrong gradients or nan, different in each run, with more than two buckets",
+    title="ZeRO-1/2 + overlap_comm (0.17.2 to 0.17.4): wrong gradients or nan with more than two buckets",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.2,<0.17.5"},
     changes=(

@@ -6,7 +6,7 @@ Why: a parameter with more elements than `reduce_bucket_size` is reduced without
     is smaller: "start (0) + length (…) exceeds dimension size (…)". Through 0.18.0 the same job crashes earlier:
     zero12_full_bucket_dtype.
 How: the parameter is recorded under the dtype in which its gradient is sent.
-Workaround: The config sets `communication_data_type` to the dtype of the parameters. That can stay.
+Workaround: The config sets `communication_data_type` to the dtype of the parameters. You can keep it.
 """
 
 from __future__ import annotations

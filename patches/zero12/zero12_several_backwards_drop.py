@@ -3,8 +3,8 @@
 Why: since 0.17.6, a backward pass at the accumulation boundary (with `gradient_accumulation_steps` 1: every pass) moves
     the gradient sum to `averaged_gradients`, for `step`, and clears the sum. The next backward pass before the same
     step, whether of a second forward pass or of a second loss of the same one, then fails (0.17.6 to 0.18.2: TypeError
-    'NoneType' object is not iterable) or, since 0.18.3, silently replaces the previous gradients: the step uses the
-    last pass alone. Through 0.17.5, and in PyTorch, the passes add up; in 0.19.8 they do for 16-bit models that
+    'NoneType' object is not iterable) or, since 0.18.3, silently replaces the previous gradients: the step uses only
+    the last pass. Through 0.17.5, and in PyTorch, the passes add up; in 0.19.8 they do for 16-bit models that
     accumulate gradients in float32.
 How: adds what is in `averaged_gradients` to the next pass, without what the script has discarded since (while
     `torch.nn.Parameter.grad` is a property). In doubt, and with Muon, the earlier passes are lost, with one warning.
@@ -13,7 +13,7 @@ How: adds what is in `averaged_gradients` to the next pass, without what the scr
 Changes: a step is larger by the passes that were lost, also by one after which the script left out the step. A
     checkpoint written without the patch is intact, but was trained on the last pass of each step; Adam's moments catch
     up within about 1 / (1 - beta2) steps.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add the losses up, and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ def _tell(why: str) -> None:
     if rank() == 0 and not _told:
         _told.add(why)
         warn(
-            f"{_ID}: two backward passes of a step, and the first is lost, as without dsfix: {why}. If it is to be "
-            "discarded, say so by engine.zero_grad(); if not, add the losses, and call engine.backward once"
+            f"{_ID}: the first of two backward passes before a step is lost, as without dsfix: {why}. To discard it on "
+            "purpose, call engine.zero_grad(); otherwise add the losses and call engine.backward once"
         )
 
 
 PATCH = Patch(
-    title="ZeRO-1 and ZeRO-2: only the last backward pass before a step is used",
+    title="ZeRO-1/2: only the last backward pass before a step is used",
     severity=Severity.WRONG_RESULT,
     default=False,
     affects={"deepspeed": ">=0.17.6"},

@@ -1,11 +1,11 @@
-"""ZeRO-1 and ZeRO-2: an earlier backward pass of a step is lost, and nothing says so.
+"""ZeRO-1 and ZeRO-2: all but the last backward pass of a step are silently lost.
 
 Why: as in zero12_several_backwards_drop, which adds the passes up where it is named. Since 0.18.3 there is no error:
     the last pass of a step takes the place of the earlier ones.
 How: at the first such pass rank 0 warns once, and says what to do. Numbers stay: a script that means to discard the
     earlier pass cannot be told from one that means to add it. Only passes of `engine.backward` are seen. With
     optimizer offload: zero12_offload_several_backwards_untold.
-Workaround: Scripts add the losses up, and call `backward` once. That can stay.
+Workaround: Scripts add the losses up, and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ def warn_of_lost(optimizer: Any, group: int) -> None:
     ran(__name__)
     warn_once(
         __name__,
-        "a second backward pass before a step, and DeepSpeed keeps only the gradients of the last one. To add them up, "
-        "add the losses and call engine.backward once, or call engine.set_gradient_accumulation_boundary(False) before "
-        "all passes but the last, and (True) before that. If the earlier one was to be discarded, all is well",
+        "there was a second backward pass before a step; DeepSpeed keeps only the gradients of the last one. To add "
+        "them up, add the losses and call engine.backward once, or call "
+        "engine.set_gradient_accumulation_boundary(False) before every pass except the last, and (True) before the "
+        "last. If you meant to discard the earlier pass, ignore this",
     )
 
 
 PATCH = Patch(
-    title="ZeRO-1 and ZeRO-2: only the last backward pass before a step is used, and nothing says so",
+    title="ZeRO-1/2: all but the last backward pass before a step are lost (the patch only warns)",
     severity=Severity.USABILITY,
     affects={"deepspeed": ">=0.18.3"},
     changes=(Edit(_EPILOGUE, before=FILL, code="warn_of_lost(self, i)", uses=(warn_of_lost,)),),

@@ -43,7 +43,7 @@ def accumulate(optimizer: Any, param: Any) -> None:
 
 
 PATCH = Patch(
-    title="ZeRO-1 + data_types.grad_accum_dtype: gradients are not averaged across ranks",
+    title="ZeRO-1 + data_types.grad_accum_dtype (before 0.18.5): gradients are not averaged across ranks",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.18.5"},
     changes=(

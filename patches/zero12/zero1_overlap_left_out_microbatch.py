@@ -12,7 +12,7 @@ How: before the step, reduces what the hooks have not reduced. All ranks know wh
 Changes: steps whose last micro-batch leaves out parameters that an earlier one used; others only by rounding of the
     last bucket with more than two ranks. A checkpoint written without the patch loads; such parameters were trained on
     one rank's gradients. Not fixed: `no_sync`, several passes without a boundary, and ZenFlow.
-Workaround: Scripts add what a micro-batch does not use to the output, multiplied by 0. That can stay.
+Workaround: Scripts add what a micro-batch does not use to the output, multiplied by 0. You can keep it.
 """
 
 from __future__ import annotations

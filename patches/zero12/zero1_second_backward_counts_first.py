@@ -8,7 +8,7 @@ Why: after the reduction at the accumulation boundary 0.19.8 clears the gradient
 How: clears the sum on all ranks.
 Changes: steps of several backward passes of one forward pass, with more than one rank. A checkpoint written without
     the patch loads; it was trained with these gradients.
-Workaround: Scripts add up the losses and call `backward` once. That can stay.
+Workaround: Scripts add up the losses and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEFT = (
 )
 
 PATCH = Patch(
-    title="ZeRO-1 in fp16 or with offload, fp32 gradients: a second backward pass adds part of the first again",
+    title="ZeRO-1 in fp16 or with offload, fp32 gradients: a second backward pass counts part of the first one twice",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.19.8"},
     changes=(

@@ -12,7 +12,7 @@ Changes: with n accumulation steps gradients become the mean over all micro-batc
     clipping may set in. A checkpoint written without the patch is intact, but its Adam moments are too small: warm the
     learning rate up again, or load only the weights.
 Workaround: Scripts add up the losses of the micro-batches and call `backward` once, with `gradient_accumulation_steps`
-    1. That can stay.
+    1. You can keep it.
 """
 
 from __future__ import annotations

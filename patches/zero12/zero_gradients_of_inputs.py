@@ -10,9 +10,9 @@ How: a backward pass that is restricted to tensors other than trained parameters
     `inputs` is unchanged. Not covered: ZenFlow, passes through ZeRO-3's leaf modules, and the division of the returned
     gradient by `gradient_accumulation_steps`.
 Changes: for jobs that call `torch.autograd.grad` on an output of the engine, or `backward(inputs=...)` without
-    parameters: steps become those of plain PyTorch. All others are bit-identical. A checkpoint written without the
-    patch loads; its parameters and moments come from wrong gradients.
-Workaround: Scripts call `engine.module`, and not the engine, for gradients of inputs. That can stay.
+    parameters: steps become the same as in plain PyTorch. All others are bit-identical. A checkpoint written without
+    the patch loads; its parameters and moments come from wrong gradients.
+Workaround: Scripts call `engine.module`, and not the engine, for gradients of inputs. You can keep it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Why: through 0.19.5 the config accepts 0, and a line of the log divides by it. 0.19.6 and later reject the config.
 How: 0 is treated as 1: each gradient is reduced separately. `python -m dsfix check` asks for 1 or more, which 0.19.6
     requires.
-Workaround: Scripts set a positive number. It can stay.
+Workaround: Scripts set a positive number. You can keep it.
 """
 
 from __future__ import annotations

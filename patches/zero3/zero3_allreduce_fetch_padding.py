@@ -6,11 +6,11 @@ Why: a parameter whose size is not a multiple of the number of ranks is padded, 
     elements of the next parameter. Fresh memory is mostly zero, reused memory is not: the results are wrong
     intermittently.
 How: each parameter begins after the padding of the previous one.
-Changes: only with `stage3_use_all_reduce_for_fetch_params` and padded parameters: losses and gradients are those of the
+Changes: only with `stage3_use_all_reduce_for_fetch_params` and padded parameters: losses and gradients belong to the
     actual parameters. In a checkpoint written without the patch the parameters themselves were never corrupted, but
     they, and the optimizer's moments, come from gradients of corrupted ones.
-Workaround: Scripts pad their layers, so that the elements of each parameter are a multiple of the number of ranks. The
-    padding can stay.
+Workaround: Scripts pad their layers, so that the elements of each parameter are a multiple of the number of ranks.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Why: since 0.16.3 the code that waits for gathered parameters passes `handle_dep
     fails.
 How: that handle's `wait` accepts the argument and ignores it: it releases no memory of another stream.
 Workaround: Scripts replace `AllReduceCoalescedHandle.wait` by a function that drops keyword arguments before it calls
-    the original. It can stay.
+    the original. You can keep it.
 """
 
 from __future__ import annotations

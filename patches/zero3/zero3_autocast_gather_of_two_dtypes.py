@@ -4,7 +4,7 @@ Why: DeepSpeed's torch_autocast sends the parameters that a module needs in one 
     have that one: "all params must have the same dtype". Adapters in fp32 on a model in bf16 (peft's default) have two.
     Through 0.17.5 torch_autocast takes a model in fp32 only.
 How: the assertion is left out: what has been received is cast to each parameter's own dtype anyway.
-Workaround: Scripts cast the adapters to the model's dtype (`autocast_adapter_dtype=False`). That can stay.
+Workaround: Scripts cast the adapters to the model's dtype (`autocast_adapter_dtype=False`). You can keep it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ How: the parameter keeps its dtype while it is gathered, as in 0.17.6: the half-
 Changes: the gradients of such parameters in such jobs, from the first step on; all others give the same numbers. A
     checkpoint written without the patch loads, but its tied weights were trained on a part of their gradients.
 Workaround: Scripts set `stage3_param_persistence_threshold` above the size of the tied weight, which then stays
-    gathered. It can stay, but takes memory.
+    gathered. You can keep it, but it takes memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def gathered_data(parameter: Any) -> Any:
 
 
 PATCH = Patch(
-    title="torch_autocast with ZeRO-3: tied or reused parameters lose a part of their gradient",
+    title="torch_autocast with ZeRO-3: tied or reused parameters lose part of their gradient",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.2,<0.17.6"},
     changes=(

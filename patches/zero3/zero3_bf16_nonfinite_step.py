@@ -10,8 +10,8 @@ How: where the setting is on, the gradient norm, which each step computes anyway
 Changes: where the setting is on (the default since 0.19.3), a step with an inf or nan gradient is skipped; all others
     are bit-identical. Without optimizer offload the host waits for the norm, as in 0.19.8. A checkpoint written without
     the patch is either sound or contains nan, and then cannot be repaired.
-Workaround: Scripts check each loss on all ranks, and skip the backward pass and the step if one is not finite. It can
-    stay.
+Workaround: Scripts check each loss on all ranks, and skip the backward pass and the step if one is not finite.
+    You can keep it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,11 @@ def is_finite(norms: Sequence[Any]) -> bool:
     if not finite:
         took_effect(__name__, "a step with an inf or nan gradient was skipped (unpatched: made)")
         what = "bf16 + ZeRO-3: a gradient is inf or nan, the step is skipped"
-        warn_repeatedly(what, f"{what}; if that goes on, nothing is trained any more")
+        warn_repeatedly(
+            what,
+            "zero3_bf16_nonfinite_step: a gradient is inf or nan, so the step was skipped. If this continues, the "
+            "model is not training",
+        )
     return finite
 
 

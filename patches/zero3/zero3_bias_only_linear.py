@@ -4,7 +4,7 @@ Why: under zero.Init, and with it from_pretrained with ZeRO-3, linear layers run
     that saves memory. Its backward pass sets `dim` where the weight's gradient is computed and uses it for the bias's:
     with the weight frozen and the bias trained, as in BitFit and in LoRA with bias="all" or "lora_only", it fails.
 How: `dim` is set for both.
-Workaround: Scripts set `memory_efficient_linear` to false, which keeps torch's own linear function. It can stay.
+Workaround: Scripts set `memory_efficient_linear` to false, which keeps torch's own linear function. You can keep it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Why: 0.17.2 counts the elements in the bucket, but does not reset the count to 0
     gradients all fit into `reduce_bucket_size` is not affected.
 How: the count is reset after each reduction, as in 0.17.3 and later.
 Workaround: Scripts wrap the function that reduces a bucket, to set `elements` to 0 afterwards; others set a larger
-    `reduce_bucket_size`. Both can stay.
+    `reduce_bucket_size`. You can keep it.
 """
 
 from __future__ import annotations

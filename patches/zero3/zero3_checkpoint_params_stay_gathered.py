@@ -9,7 +9,7 @@ How: the counter is reset before a module runs within a backward pass, which onl
     modules where the optimizer step releases all parameters, so that a forward pass without a backward pass leaves
     nothing behind. Upstream resets it in each forward pass and thereby loses what 0.16.0 had gained: a module that is
     called twice before the backward pass, as in preference optimization, is still released here.
-Workaround: Scripts call `engine.empty_partition_cache()` after the backward pass. It can stay.
+Workaround: Scripts call `engine.empty_partition_cache()` after the backward pass. You can keep it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ How: torch detaches a frozen ZeRO-3 parameter (it has a `ds_id`) as it detaches 
     unchanged. Not covered: selective checkpointing (`context_fn`), which fails with ZeRO-3 even without frozen
     parameters.
 Workaround: Scripts set `use_reentrant=True`, which needs inputs that require a gradient, or `determinism_check="none"`,
-    which disables torch's check. Both can stay, at their price.
+    which disables torch's check. You can keep it, at its price.
 """
 
 from __future__ import annotations

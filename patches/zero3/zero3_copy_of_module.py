@@ -3,7 +3,7 @@
 Why: 0.15.4 makes the dict in which ZeRO-3 keeps a module's parameters picklable, which torch.compile, `copy.deepcopy`
     (an EMA or reference model) and `pickle` need. The method returns a tuple to which it adds a list.
 How: adds a tuple, as in 0.16.2.
-Workaround: Scripts create a second model and copy the gathered parameters into it. It can stay.
+Workaround: Scripts create a second model and copy the gathered parameters into it. You can keep it.
 """
 
 from __future__ import annotations

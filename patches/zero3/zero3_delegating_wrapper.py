@@ -6,7 +6,7 @@ Why: ZeRO-3 creates autograd functions for each module's backward hooks, unless 
     the forward pass, outer module first, and the wrapper got its own.
 How: looks them up in the module's own `__dict__`, as upstream does since 0.19.3, for both functions and the counter.
 Workaround: Scripts make the wrapper's `__getattr__` reject the names of these functions, or set the counter on each
-    module, or on the inner module with the wrapper's. All can stay.
+    module, or on the inner module with the wrapper's. You can keep it.
 """
 
 from __future__ import annotations

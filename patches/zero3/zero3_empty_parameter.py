@@ -5,7 +5,7 @@ Why: whether a module's parameters must be gathered is decided by the number of 
     parameters come from layers of width 0 and from placeholders; plain PyTorch accepts them.
 How: gathers parameters if any is missing, empty or not. Through 0.18.5 the same lines are in another function: see
     zero3_empty_parameter_before_0_18_6.
-Workaround: Scripts make the placeholder a buffer, or give it an element. It can stay.
+Workaround: Scripts make the placeholder a buffer, or give it an element. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: when a job first runs into either, the training coordinator takes over all 
     trace, once. Other jobs keep both. Through 0.15.2 alternating between training and evaluation needs
     zero3_inflight_params as well. All ranks must have the same modules in `eval()` and pass gradients through the same
     ones, or they wait for each other, as in 0.15.4.
-Workaround: Scripts leave the module in training mode and set the probability of its dropout to 0. It can stay.
+Workaround: Scripts leave the module in training mode and set the probability of its dropout to 0. You can keep it.
 """
 
 from __future__ import annotations

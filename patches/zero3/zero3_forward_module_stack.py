@@ -7,7 +7,7 @@ Why: ZeRO-3 appends each module to a global list before its forward pass and rem
     stays after `engine.destroy()`, and its parameters with it.
 How: each module gets a forward hook that torch calls however the forward pass ended; it truncates the list to its
     previous length. `destroy()` removes the model.
-Workaround: Scripts clear `FWD_MODULE_STACK` after a step, or when they drop the engine. It can stay.
+Workaround: Scripts clear `FWD_MODULE_STACK` after a step, or when they drop the engine. You can keep it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ZeRO-3 that reduces and accumulates gradients in fp32: they are rounded to bf16 or fp16 on the way.
+"""ZeRO-3 that reduces and accumulates gradients in fp32: they are rounded to bf16 or fp16 in between.
 
 Why: with `communication_data_type: "fp32"` gradients are averaged over the ranks in fp32, and with
     `data_types.grad_accum_dtype: "fp32"` accumulated in it. Between the two, ZeRO-3 casts the average to the dtype of
@@ -9,7 +9,7 @@ How: an average in fp32 that is accumulated in fp32 stays as it is, as in 0.19.2
     dtype. Through 0.12.4 `reduce_scatter: false` also reduces in the dtype of the parameters, which is left.
 Changes: the gradients of such jobs in their last bits, up to 0.4% (bf16) or 0.05% (fp16) of an element. A checkpoint
     written without the patch loads; the job continues with exact gradients.
-Workaround: None in the script; 0.19.2, or ZeRO-1.
+Workaround: None in the script; DeepSpeed 0.19.2 or ZeRO-1 helps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-3 with communication and accumulation in fp32: gradients are rounded to bf16 or fp16 on the way",
+    title="ZeRO-3 with communication and accumulation in fp32: gradients are rounded to bf16 or fp16 in between",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0,<0.19.2"},
     changes=(

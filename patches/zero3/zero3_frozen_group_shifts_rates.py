@@ -5,11 +5,11 @@ Why: ZeRO-3 numbers the parameter groups that have something to train, and takes
     parameters were all frozen when the engine was made: after one such group, each group uses the options of the
     previous group; after two, of the group two before. With a frozen backbone at 1e-5 before a head at 1e-3, the head
     is trained at 1e-5. Nothing fails.
-How: the number is that of the optimizer's group, as in 0.19.3. The format of checkpoints does not change.
+How: the number is the optimizer group's, as in 0.19.3. The format of checkpoints does not change.
 Changes: jobs with a frozen or empty parameter group before another; all others are bit-identical. Checkpoints written
     with and without the patch load with and without it, and one of 0.19.3 loads with it; 0.19.3 itself rejects both.
     When a job resumes from a checkpoint written without it, the weights that were trained with other options stay.
-Workaround: Scripts leave frozen parameters out of the optimizer, or make them its last group; that can stay. Options
+Workaround: Scripts leave frozen parameters out of the optimizer, or make them its last group. You can keep it. Options
     moved by one group to make up for the bug have to move back: they cannot be distinguished from intended ones.
 """
 

@@ -5,7 +5,7 @@ Why: adapters in fp32 on a model in bf16 are peft's default. `GatheredParameters
     "output tensor must have the same type as input tensor". A module that has parameters of two dtypes itself, or whose
     parameters are fetched ahead, also fails in its forward pass through 0.17.4, which is not covered.
 How: each buffer has its own parameter's dtype.
-Workaround: Scripts cast the adapters to the model's dtype (`autocast_adapter_dtype=False`). That can stay.
+Workaround: Scripts cast the adapters to the model's dtype (`autocast_adapter_dtype=False`). You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: all of them are waited for, as in 0.19.8. With NCCL each wait orders two st
 Changes: the runs in which a parameter was used too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights may be such numbers.
 Workaround: Scripts gather one parameter at a time, and let none stay gathered (`stage3_param_persistence_threshold:
-    0`). It can stay.
+    0`). You can keep it.
 """
 
 from __future__ import annotations

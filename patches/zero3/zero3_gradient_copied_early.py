@@ -5,12 +5,12 @@ Why: each gradient is copied into a bucket, with `overlap_comm` on a separate st
     pass. If that is a different one, the copy may read memory before the gradient is in it: weights become nan or
     wrong. Reported for torch 2.10. Layers that run on the default stream are not affected, nor are releases before
     0.16.3 with torch 2.13, where autograd runs their hooks on the default stream.
-How: the copy waits for the current stream, that of the gradient's hook, as in 0.18.8. Where that is the default stream,
-    the wait is the same as before.
+How: the copy waits for the current stream, on which the gradient's hook runs, as in 0.18.8. Where that is the default
+    stream, the wait is the same as before.
 Changes: the steps in which a gradient was copied too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients.
 Workaround: Scripts run all layers on the default stream, or call `torch.cuda.synchronize()` in a hook of each
-    parameter. Both can stay.
+    parameter. You can keep it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Why: ZeRO-3 records the order of the modules and prefetches parameters. Where a 
 How: as in 0.15.3, parameters still in flight are waited for and released: at the end of a step, when the recorded order
     turns out to be wrong, and when all parameters are released.
 Workaround: Scripts run the module that they would skip and multiply its output by 0; others set
-    `stage3_prefetch_bucket_size` to 0. Both can stay.
+    `stage3_prefetch_bucket_size` to 0. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: gives such a module ZeRO-3's container before it is marked, as upstream doe
     belong to no DeepSpeed optimizer. Through 0.16.4 this code is in another function: see
     zero3_late_attached_module_before_0_16_5.
 Workaround: Scripts give the module ZeRO-3's container, `module._parameters = ZeROOrderedDict(module,
-    module._parameters)`, or attach it before `deepspeed.initialize`. Both can stay.
+    module._parameters)`, or attach it before `deepspeed.initialize`. You can keep it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MARK, _UNMARK = "module._parameters._in_forward = True", "module._parameters._in_forward = False"
 
 PATCH = Patch(
-    title="ZeRO-3, torch >= 2.5: 'dict' object has no attribute '_in_forward' after attaching a module",
+    title="ZeRO-3, torch 2.5 or later: 'dict' object has no attribute '_in_forward' after attaching a module",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.16.5,<0.19.1", "torch": ">=2.5.0.dev0"},
     changes=(

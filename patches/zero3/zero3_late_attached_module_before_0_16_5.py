@@ -8,7 +8,7 @@ How: gives such a module ZeRO-3's container before it is marked, as upstream doe
     know. They do not change: they are not partitioned, and belong to no DeepSpeed optimizer. Since 0.16.5 this code is
     in other functions: see zero3_late_attached_module.
 Workaround: Scripts give the module ZeRO-3's container, `module._parameters = ZeROOrderedDict(module,
-    module._parameters)`, or attach it before `deepspeed.initialize`. Both can stay.
+    module._parameters)`, or attach it before `deepspeed.initialize`. You can keep it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ENGINE = "deepspeed.runtime.engine:DeepSpeedEngine"
 _MARK, _UNMARK = "module._parameters._in_forward = True", "module._parameters._in_forward = False"
 
 PATCH = Patch(
-    title="ZeRO-3, torch >= 2.5: 'dict' object has no attribute '_in_forward' after attaching a module (before 0.16.5)",
+    title="ZeRO-3 (before 0.16.5), torch 2.5 or later: no attribute '_in_forward' after attaching a module",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.12.0,<0.16.5", "torch": ">=2.5.0.dev0"},
     changes=(

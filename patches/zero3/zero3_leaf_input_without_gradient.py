@@ -7,7 +7,7 @@ Why: the gradients of a leaf module (`set_z3_leaf_modules`, `stage3_module_granu
     shape [1] doesn't match the broadcast shape". If they happen to be gathered, zeros are reduced. Through 0.17.6 such
     modules are rejected.
 How: in this case the hook runs once the last parameter of the module that takes part has its gradient.
-Workaround: Scripts let an input need a gradient (`enable_input_require_grads`). That can stay.
+Workaround: Scripts let an input need a gradient (`enable_input_require_grads`). You can keep it.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ Why: ZeRO-3 keeps each gradient in a buffer that the first micro-batch of a step
     keeps the gradient of the last step that reached it, and each step updates it with that gradient; a parameter that a
     later micro-batch reaches first has its gradient added to the stale one. With optimizer offload, which takes
     gradients at the last micro-batch, the gradient of a parameter that only earlier micro-batches reached is stale as
-    well; so is that of a temporarily frozen parameter, which gets zeros without offload. Nothing fails.
+    well; so is the gradient of a temporarily frozen parameter, which gets zeros without offload. Nothing fails.
 How: after the first micro-batch of a step, the buffers that it did not reach are zeroed if they were filled before; at
     the last one, offloaded gradients of parameters that it did not reach are copied from their buffers unless both are
-    zero. A parameter that is never used costs nothing. A gradient that the script alone has set is not zeroed.
+    zero. A parameter that is never used costs nothing. A gradient that only the script has set is not zeroed.
 Changes: unused parameters get a zero gradient, as with ZeRO-1 and 2; PyTorch skips them, which differs with momentum or
     weight decay. A checkpoint written without the patch loads; unused weights and their moments contain repeated
     updates. Not covered: MiCS, SuperOffload, ZenFlow, NVMe, and offload with `managed_gradient_accumulation` off.
-Workaround: Scripts add the unused parameters to the loss, multiplied by 0: their gradients are zeros. It can stay.
+Workaround: Scripts add the unused parameters to the loss, multiplied by 0: their gradients are zeros. You can keep it.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Why: DeepSpeed numbers the modules of the model, and keeps the number as `module.id`. A module with its own `id`, such
     as the index of its layer, its device or its expert, reads the number instead. Nothing fails.
-How: the number is kept as `module.ds_id`, as since 0.16.4. The numbers are the same, and a module has an attribute `id`
-    only if the model gave it one. Modules without `ds_id`, numbered by another package's hooks (ONNX Runtime's for
-    ZeRO-3), are still identified by `id`.
+How: the number is kept as `module.ds_id`, as in 0.16.4 and later. The numbers are the same, and a module has an
+    attribute `id` only if the model gave it one. Modules without `ds_id`, numbered by another package's hooks (ONNX
+    Runtime's for ZeRO-3), are still identified by `id`.
 Changes: jobs whose modules use an attribute `id`. A checkpoint written without the patch is of a model that was trained
     with DeepSpeed's numbers; resumed, the model computes with its own.
-Workaround: Scripts give the attribute another name. It can stay.
+Workaround: Scripts give the attribute another name. You can keep it.
 """
 
 from __future__ import annotations

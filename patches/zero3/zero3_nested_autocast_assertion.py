@@ -8,7 +8,7 @@ How: warns once, as upstream does since 0.17.6, and continues. The engine then e
 Changes: nothing for jobs that could train. 0.17.1 applied such a context to the module too; 0.17.6, and the patch, do
     not.
 Workaround: Scripts turn autocast off around the engine's call, or replace `validate_nested_autocast` and make
-    `engine.torch_autocast_enabled` follow the context, which then applies inside the module. Both can stay.
+    `engine.torch_autocast_enabled` follow the context, which then applies inside the module. You can keep it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Changes: what uses parameters between the backward pass and the step without `Ga
     no longer finds them by chance. Where different layers have an input with a gradient on each rank, a further forward
     pass between the last backward pass and the step may hang, as without that pass. No number changes.
 Workaround: Scripts run the reference before the policy, or call `engine.empty_partition_cache()` after the backward
-    pass. Both can stay.
+    pass. You can keep it.
 """
 
 from __future__ import annotations

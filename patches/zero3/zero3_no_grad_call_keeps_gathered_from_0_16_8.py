@@ -13,7 +13,7 @@ Changes: what uses parameters between the backward pass and the step without `Ga
     no longer finds them by chance. Where different layers have an input with a gradient on each rank, a further forward
     pass between the last backward pass and the step may hang, as without that pass. No number changes.
 Workaround: Scripts run the reference before the policy, or call `engine.empty_partition_cache()` after the backward
-    pass. Both can stay.
+    pass. You can keep it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RELEASE = "deepspeed.runtime.zero.partitioned_param_coordinator:PartitionedPara
 
 
 PATCH = Patch(
-    title="ZeRO-3: parameters stay gathered if the model also runs without gradients before the backward pass",
+    title="ZeRO-3 (0.16.8 or later): parameters stay gathered if the model also runs without gradients before backward",
     severity=Severity.LEAK,
     affects={"deepspeed": ">=0.16.8"},
     changes=(

@@ -5,7 +5,7 @@ Why: ZeRO-3's hooks look for tensors in the inputs and outputs of each module. F
     file and left the variable behind: the first such object stops the job, on rank 0 only. The other ranks continue and
     wait for it.
 How: reads the variable only if it is there, so that the warning is logged once, as before and since.
-Workaround: Scripts return a tuple or a dict, or set `deepspeed.runtime.zero.utils.warned`. Both can stay.
+Workaround: Scripts return a tuple or a dict, or set `deepspeed.runtime.zero.utils.warned`. You can keep it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Why: after each module's forward pass, ZeRO-3 searches its outputs for parameter
     float, a bool or a str, and for objects with `__slots__`.
 How: gives DeepSpeed's module its own `vars`, which returns nothing for objects without `__dict__`. That module uses the
     name once, in a function that was renamed in 0.16.4.
-Workaround: Scripts return the value in a tuple, or as a tensor. Both can stay.
+Workaround: Scripts return the value in a tuple, or as a tensor. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How: a module with parameters that are not gathered is fetched in each backward 
     and stays out of the recorded order of modules. A pass through gathered parameters makes no collective, as before.
     What the second pass fetches stays until its end since 0.19.3, before until the step or the next forward pass: it
     needs memory for all parameters.
-Workaround: Scripts add up the losses and call `backward` once. It can stay, and needs less memory.
+Workaround: Scripts add up the losses and call `backward` once. You can keep it; it needs less memory.
 """
 
 from __future__ import annotations

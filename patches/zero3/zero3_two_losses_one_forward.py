@@ -10,9 +10,8 @@ How: adds for the parameters that have had a gradient since the last forward pas
     meanwhile that records it; a script that reads or sets `.grad` there may or may not discard, and loses the first
     gradient as without the patch, with one warning. SuperOffload and ZenFlow are not covered.
 Changes: with more than one `backward` per forward pass, gradients become the sum, as in PyTorch and through 0.18.4;
-    with one they are bit-identical. A checkpoint written without the patch loads; it was trained on the last loss
-    alone.
-Workaround: Scripts add up the losses and call `backward` once. It can stay.
+    with one they are bit-identical. A checkpoint written without the patch loads; it was trained only on the last loss.
+Workaround: Scripts add up the losses and call `backward` once. You can keep it.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 Why: the step writes each rank's part of the weights on the current stream; the next forward pass gathers them on
     another stream, which does not wait for it. Usually the host waits in between: for the throughput timer from the
     third step on, for `loss.item()`, for a batch that is not in pinned memory. Without such a wait, weights are
-    gathered before they are written, and gradients are those of older weights or of a mixture, different in each run.
+    gathered before they are written, and gradients belong to older weights or to a mixture, different in each run.
     Nothing fails. Through 0.15.3 the second step of every job is at risk.
 How: at the end of a step the gathering stream waits for the current one, on the device. Where the host waits for a
     gathering, because too many are in flight, it waits for the step as well.
 Changes: the steps whose weights were gathered too early; all others give the same numbers. A checkpoint written without
     the patch loads, but was trained on such gradients. Not covered: weights that a script or load_checkpoint has just
     written, ZenFlow between its full steps, and MiCS with shards of one rank.
-Workaround: Scripts call `torch.cuda.synchronize()` after the step. It can stay, but costs time.
+Workaround: Scripts call `torch.cuda.synchronize()` after the step. You can keep it, but it costs time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO-3: a forward pass may use weights from before the last step unless the throughput timer waits",
+    title="ZeRO-3: a forward pass may use weights from before the last step (a race)",
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.12.0"},
     changes=(

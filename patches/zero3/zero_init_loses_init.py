@@ -10,7 +10,7 @@ How: as in 0.17.6, only a class that has its own `__init__` by then gets one bac
     usual.
 Changes: models that are made after a zero.Init, of classes whose mixin's `__init__` was lost. A checkpoint of such a
     model, if it could be trained at all, was trained without what the mixin sets.
-Workaround: Scripts give the class its own `__init__`, which calls `super().__init__`. It can stay.
+Workaround: Scripts give the class its own `__init__`, which calls `super().__init__`. You can keep it.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
 Why: for skip_init (ChatGLM and its relatives) zero.Init wraps `_apply` of every module class, so that the module is
     partitioned once it is off the meta device, and restores the original afterwards. Through 0.15.0 a class that
     inherits `_apply` gets, as its own, what it inherited at that moment: the wrapper, if its base class was wrapped
-    first. The order is that of a set, so it may differ from run to run. A module of such a class that is made later
-    without zero.Init, in a reference or reward model for example, is partitioned by its first `.to()`, `.cuda()` or
-    `.half()`: `state_dict()` has empty tensors for it, and a forward pass ends with a size mismatch.
+    first. The order is that in which a set is iterated, so it may differ from run to run. A module of such a class that
+    is made later without zero.Init, in a reference or reward model for example, is partitioned by its first `.to()`,
+    `.cuda()` or `.half()`: `state_dict()` has empty tensors for it, and a forward pass ends with a size mismatch.
 How: a class without its own `_apply` has none afterwards, and inherits its base class's again. Until then nothing is
     changed: the same modules are partitioned inside zero.Init.
 Changes: modules of such classes that are made after a zero.Init keep their weights. A checkpoint that was written
     without the patch has empty ones for them: create them again.
 Workaround: Scripts give the class its own `_apply`, which calls `super()._apply`, or make the model before zero.Init.
-    Both can stay.
+    You can keep it.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 Why: zero.Init (also transformers' from_pretrained under ZeRO-3) wraps the `__init__` of every module class, and
     restores the original at the end. Through 0.15.0 a class that inherits `__init__` gets, as its own, what it
-    inherited at that moment: the wrapper, if its base class was wrapped first. The order is that of a set, so it may
-    differ from run to run. A module of such a class (`class Head(nn.Linear): pass`) that is made later without
-    zero.Init, in a reference or reward model for example, has its own parameters partitioned: `state_dict()` has empty
-    tensors for them, and a forward pass or `load_state_dict` ends with a size mismatch.
+    inherited at that moment: the wrapper, if its base class was wrapped first. The order is that in which a set is
+    iterated, so it may differ from run to run. A module of such a class (`class Head(nn.Linear): pass`) that is made
+    later without zero.Init, in a reference or reward model for example, has its own parameters partitioned:
+    `state_dict()` has empty tensors for them, and a forward pass or `load_state_dict` ends with a size mismatch.
 How: a class without its own `__init__` has none afterwards, and inherits its base class's again. Inside zero.Init
     nothing is changed.
 Changes: modules of such classes that are made after a zero.Init have their weights. A checkpoint that was written
     without the patch has empty ones for them: create them again.
 Workaround: Scripts give the class its own `__init__`, which calls `super().__init__`, or make the model before
-    zero.Init. Both can stay.
+    zero.Init. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ How: each rank writes the parameter's elements in its part of the second copy, a
     Through 0.13.1 the second copy is also never updated, which `check` reports, not this patch.
 Changes: jobs with such parameters; all others give the same numbers. A checkpoint written without the patch loads, but
     its weights were trained on such gradients.
-Workaround: Scripts pad their layers, so that the elements of each parameter are a multiple of the number of ranks. The
-    padding can stay.
+Workaround: Scripts pad their layers, so that the elements of each parameter are a multiple of the number of ranks.
+    You can keep it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _meets(job: Job) -> bool:
 
 
 PATCH = Patch(
-    title="ZeRO++ hpZ, several nodes: garbage in the backward pass if a parameter's size is no multiple of the ranks",
+    title="ZeRO++ hpZ, several nodes: garbage gradients if a parameter's size is not a multiple of the number of ranks",
     severity=Severity.WRONG_RESULT,
     # the bug is older: before 0.13.0, hpZ does not run beside the torch that is used here
     affects={"deepspeed": ">=0.13.0,<0.13.5"},

@@ -9,8 +9,8 @@ How: an event is recorded after the write, and the gathering waits for it on its
     after each write instead.
 Changes: the steps in which a second copy was read too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients.
-Workaround: Scripts call `torch.cuda.synchronize()`, or read the loss, before the backward pass. It can stay, but costs
-    time.
+Workaround: Scripts call `torch.cuda.synchronize()`, or read the loss, before the backward pass. You can keep it, but it
+    costs time.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Why: with `zero_hpz_partition_size` above 1 each zero.Init creates the process g
 How: groups of the same size are reused: they consist of the same ranks, and engines reuse them, too. With another size,
     or after torch's process groups were destroyed, it fails as before.
 Workaround: Scripts set `deepspeed.utils.groups._ZERO_PARAM_INTRA_PARALLEL_GROUP` to None before the second zero.Init,
-    which then creates its own groups with the patch, too. It can stay.
+    which then creates its own groups with the patch, too. You can keep it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Why: MiCS starts the all-gathers of several parameters at once, in PyTorch's coa
 How: the manager's handle is waited for, on its stream.
 Changes: the steps in which a parameter was used too early; all others give the same numbers. A checkpoint written
     without the patch loads, but its weights were trained on such gradients.
-Workaround: None in the script; ZeRO-3 without MiCS.
+Workaround: None in the script; ZeRO-3 without MiCS helps.
 """
 
 from __future__ import annotations

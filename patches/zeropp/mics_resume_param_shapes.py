@@ -6,7 +6,7 @@ How: the shapes are omitted for a regular checkpoint, which does not need them.
 Changes: jobs with MiCS that load a checkpoint with its optimizer's state. Universal checkpoints, and
     `pipeline_loading_checkpoint`, with which MiCS hung before 0.14.5, still fail with the same message.
 Workaround: Scripts replace `MiCS_Optimizer.load_state_dict` by a function that drops `param_shapes` before it calls the
-    original. It can stay.
+    original. You can keep it.
 """
 
 from __future__ import annotations

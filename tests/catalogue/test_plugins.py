@@ -84,7 +84,7 @@ def test_a_conflict_with_a_patch_of_dsfix_leaves_the_plugins_out(own):
     result = own.run(USE)
     assert result.value == [3, {"cure": "applied", "acme:a": "conflict"}]
     assert len(result.warnings) == 1
-    assert "acme:a is conflict" in result.warnings[0]
+    assert "acme:a was not applied (conflict)" in result.warnings[0]
     assert own.run(USE, DSFIX_SKIP="cure").value == [4, {"cure": "disabled", "acme:a": "applied"}]
 
 

@@ -31,7 +31,7 @@ def test_an_index_of_different_files_is_not_used(tmp_path, monkeypatch, damaged)
     from dsfix.catalogue import registry
 
     monkeypatch.setattr(registry, "INDEX", tmp_path / "index.json")
-    monkeypatch.setattr(registry, "_content", lambda: "content")
+    monkeypatch.setattr(registry, "_files_digest", lambda: "content")
     (tmp_path / "index.json").write_text(damaged)
     summaries, broken = registry.index(lambda key, make: make())
     assert (list(summaries), broken) == (list(registry.load()[0]), ())

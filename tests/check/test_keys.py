@@ -97,18 +97,6 @@ def test_a_fork_without_a_valid_version(environment, package):
     assert "has no valid version" in done.stdout
 
 
-def test_spans_of_the_table():
-    merged = keys.merged(
-        {"1.0": {"a": "", "b": ""}, "1.1": {"a": "", "c": "int"}, "1.2": {"a": "removed", "b": "", "c": "int"}}
-    )
-    assert merged["releases"] == ["1.0", "1.2"]
-    assert merged["keys"] == {
-        "a": [["1.0", "1.1", ""], ["1.2", None, "removed"]],
-        "b": [["1.0", "1.0", ""], ["1.2", None, ""]],
-        "c": [["1.1", None, "int"]],
-    }
-
-
 @pytest.mark.parametrize(
     ("release", "path", "read"),
     [

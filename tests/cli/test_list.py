@@ -30,7 +30,7 @@ def test_affected_release(environment):
     done = environment.install("0.14.2").dsfix("list")
     assert done.returncode == 0, done.stderr
     _, counts, rest, _, severity, line, _, advice = done.stdout.splitlines()
-    assert counts == f"1 of {len(registry.catalogue())} patches apply: 1 crash"
+    assert counts == f"patches that apply: 1 of {len(registry.catalogue())} (1 crash)"
     assert rest.endswith("disabled: `--verbose` shows the reasons")
     assert severity == "crash"
     assert line == f"  {FLAGSHIP}  {registry.catalogue()[FLAGSHIP].patch.title}"
@@ -66,7 +66,7 @@ def test_in_trouble_first_then_a_line_for_each_patch_by_severity(environment):
     results = groups(done)
     assert [*results] == ["in trouble", "crash"]
     assert done.stdout.count("  drifted: ") == len(results["in trouble"])
-    assert done.stdout.splitlines()[1].endswith(" patches apply: 1 crash")
+    assert done.stdout.splitlines()[1].endswith(" (1 crash)")
     other = environment.dsfix("list", "--deepspeed", "0.17.6", DSFIX_ONLY="")
     results, catalogue = groups(other), registry.catalogue()
     assert [*results] == [each.value for each in Severity if each.value in results]
@@ -74,7 +74,7 @@ def test_in_trouble_first_then_a_line_for_each_patch_by_severity(environment):
         assert ids == sorted(ids)
         assert {catalogue[each].patch.severity.value for each in ids} == {severity}
     counts = ", ".join(f"{len(ids)} {severity}" for severity, ids in results.items())
-    assert f" patches apply: {counts}" in " ".join(other.stdout.split())
+    assert f" ({counts})" in " ".join(other.stdout.split())
 
 
 def test_patches_that_do_not_apply_are_counted_and_listed_with_verbose(environment):

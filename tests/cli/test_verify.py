@@ -210,7 +210,7 @@ def test_interrupted(pausing, number):
     stdout, stderr = process.communicate()
     assert process.returncode == 130
     assert "with: the name is there" in stdout
-    assert "Interrupted: 1 of 2 patches were done." in stdout
+    assert "Interrupted: 1 of 2 patches done." in stdout
     assert "Traceback" not in stderr
     assert fifo.all_dead()  # the reproduction
     assert list(temporary.iterdir()) == []
@@ -226,7 +226,7 @@ def test_interrupted_between_the_two_runs_of_a_patch(verify, tmp_path_factory):
     stdout, stderr = process.communicate()
     assert process.returncode == 130, stderr
     assert "without: it was seen" in stdout
-    assert "Interrupted: 0 of 1 patches were done." in stdout
+    assert "Interrupted: 0 of 1 patches done." in stdout
     assert "1 unfinished." in stdout
 
 

@@ -11,11 +11,11 @@ from dsfix.testing.contract.machine import started
 from matrix import environments
 from tests.contract import choice
 
-_ONE_IN, _ONE_PAIR_IN = 192, 48
+_ONE_IN, _ONE_PAIR_IN = 96, 48
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without --whole: each check on one patch in 192, different ones per check, as engine bugs show on any patch.
+    """Without --whole: each check on one patch in 96, different ones per check, as engine bugs show on any patch.
 
     All patches at once: on one release. Pairs: one in 48, only together; `matrix edges` runs each alone.
     """

@@ -100,7 +100,7 @@ def cases(machine, tmp_path, dsfix_in):
                 catalogue=entries,
                 applying=tuple(entries.values()),
                 front=(front,),
-                machine=Machine(machine.servers[-1:], scratch),
+                machine=Machine(machine.starters[-1:], scratch),
             )
             for name, entry in entries.items()
         }
@@ -169,16 +169,10 @@ BAD = {
         "without the patch the import of deepspeed fails",
         AGENT.replace("cannot import name 'log'", "cannot import name 'logger'"),
     ),
-    "a patch file that works when it is loaded": (
-        checks.disabled_by_the_environment,
-        "differs",
-        "import os\nif 'DSFIX_DISABLE' in os.environ:\n    import torch.elastic\n    torch.elastic.log = None\n"
-        f"    import deepspeed.comm\n    deepspeed.comm.reduce = sum\nPATCH = declare({COMM})",
-    ),
     "evidence of the fix that any source has": (
-        checks.drifted_source_is_left_alone,
+        checks.every_import_order,
         "it is already-fixed",
-        f'PATCH = declare({COMM}, fixed=(Source("deepspeed.comm:reduce", "out = None"),))',
+        f'PATCH = declare({COMM}, fixed=(Source("deepspeed.comm:reduce", "out = max(values)"),))',
     ),
     "an edit that brings its anchor again": (
         checks.a_hand_edit_is_left_alone,
@@ -186,26 +180,9 @@ BAD = {
         'PATCH = declare(Edit("deepspeed.comm:reduce", after="out = max(values)",\n'
         '                     code="values = [out]\\nout = max(values)"))',
     ),
-    "a change besides the one declared": (
-        checks.another_package_comes_first,
-        "dsfix has replaced it: deepspeed.m:clip",
-        "def factory(old):\n    import deepspeed.m\n    deepspeed.m.clip = lambda norm, limit: norm\n    return old\n"
-        'PATCH = declare(Replace("deepspeed.m:LIMIT", factory), Replace("deepspeed.m:clip", lambda old: old))',
-    ),
-    "an import patch that works when it is loaded": (
-        checks.another_package_comes_first,
-        "dsfix has replaced it: torch.elastic:log",
-        "import sys\nif 'torch.elastic' in sys.modules:\n    sys.modules['torch.elastic'].log = None\n" + AGENT,
-    ),
     "a change in place, which cannot be taken back": (
         checks.it_can_be_reverted,
-        "has put nothing at",
-        "def factory(old):\n    total = old.total\n    old.total = lambda values: total(values) + 1\n    return old\n"
-        'PATCH = declare(Replace("deepspeed.m:Optimizer", factory))',
-    ),
-    "a change in place, made again": (
-        checks.importing_again_changes_nothing,
-        "imported again deepspeed.m:Optimizer differs",
+        "reverted deepspeed.m:Optimizer differs",
         "def factory(old):\n    total = old.total\n    old.total = lambda values: total(values) + 1\n    return old\n"
         'PATCH = declare(Replace("deepspeed.m:Optimizer", factory))',
     ),

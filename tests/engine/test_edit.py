@@ -364,9 +364,9 @@ def test_tracebacks_show_the_lines_of_the_file(bench, declare, name):
     ("text", "edit", "outcome", "words"),
     [
         (PLAIN, {"replace": "y = x + 3", "code": "y = 0"}, Outcome.DRIFTED, "occurs 0 times"),
-        (PLAIN, {"replace": "x", "code": "X", "count": 2}, Outcome.DRIFTED, "occurs 1 times in f, not 2"),
+        (PLAIN, {"replace": "x", "code": "X", "count": 2}, Outcome.DRIFTED, "occurs 1 time in f, expected 2"),
         ("def f(x):\n    y = 1\n    y = 1\n", {"replace": "y = 1", "code": "y = 2"}, Outcome.DRIFTED, "occurs 2 times"),
-        (PLAIN, {"replace": "y = x + 1", "code": "y = x + 1; y = 0", "count": 2}, Outcome.DRIFTED, "occurs 1 times"),
+        (PLAIN, {"replace": "y = x + 1", "code": "y = x + 1; y = 0", "count": 2}, Outcome.DRIFTED, "occurs 1 time"),
         ("def g(): pass\n", {"replace": "y = 1", "code": "y = 2"}, Outcome.DRIFTED, "no function f"),
         ("f = len\ng = 'def f'", {"replace": "y = 1", "code": "y = 2"}, Outcome.DRIFTED, "no function f"),
         ("def f(x):\n    y = 2\n", {"replace": "y = 1", "code": "y = 2"}, Outcome.ALREADY_FIXED, "`y = 2`"),
@@ -383,7 +383,7 @@ def test_tracebacks_show_the_lines_of_the_file(bench, declare, name):
             "def f(x):\n    y = 1\n    z()\n    y = 1\n",
             {"after": "y = 1", "code": "z()", "count": 2},
             Outcome.DRIFTED,
-            "and 1 times in its patched form",
+            "its patched form occurs 1 time",
         ),
         (
             "def f(x):\n    y = 1\n    y = 2\n",

@@ -141,7 +141,7 @@ def test_ten_lines_and_a_count(world):
     )
     lines = [line for line in result.log if "took effect" in line]
     assert len(lines) == 11
-    assert lines[-1] == "[dsfix] INFO: 12 patches took effect in total; 2 were not logged individually"
+    assert lines[-1] == "[dsfix] INFO: 12 patches took effect; 2 of them are not listed above"
 
 
 def test_a_fork_starts_over(telling):

@@ -59,7 +59,7 @@ def test_a_build_without_source_is_left_alone(world):
     change = 'Provide("deepspeed.m", "lost", lambda module: 1)'
     result, reason = outcome(world, {"deepspeed": "<0.14.3"}, change)
     assert result == "drifted"
-    assert "its source is not available" in reason
+    assert "DeepSpeed's source is not available" in reason
     present = '(Source("deepspeed.m:f", "y = x + 1"),)'
     assert outcome(world, {"deepspeed": "<0.14.3"}, change, present=present)[0] == "applied"
 
@@ -197,7 +197,7 @@ def test_a_half_installed_package_says_so(world):
         world.patch(id, f'PATCH = declare(Edit("deepspeed.m:f", replace="x + 1", code="x"), {second})')
     result = world.run("import dsfix, deepspeed.m; tell([outcomes(), reasons(), deepspeed.m.f(1)])")
     assert result.value[0] == {"cure": "pending", "other": "drifted"}
-    assert "deepspeed 1.0 is registered as installed, but it has no module deepspeed.n" in result.value[1]["other"]
+    assert "deepspeed is incomplete: module deepspeed.n is missing" in result.value[1]["other"]
 
 
 def test_two_records_of_the_installation_count_as_none(world):
@@ -219,7 +219,7 @@ EVIDENCE = ", present=(Source('deepspeed.m:f', 'return y'),)"
 @pytest.mark.parametrize(
     ("fields", "text", "outcome", "reason"),
     [
-        ("", FLAW, "unproven", "declares no `present=` evidence"),
+        ("", FLAW, "unproven", "the patch has no evidence (`present=`)"),
         (EVIDENCE, FLAW, "applied", "Edit of"),
         (EVIDENCE, FLAW.replace("x + 1", "x + 3"), "unproven", "occurs 0 times"),
         (EVIDENCE, FLAW.replace("return y", "return y + 0"), "unproven", "has no `return y`"),

@@ -19,9 +19,14 @@ OUTCOMES = {
         "",
         "`x + 1` is in the source already",
     ),
-    "drifted": ('Edit("deepspeed.m:f", replace="x + 3", code="x + 4")', "", "", "`x + 3` occurs 0 times in f, not 1"),
+    "drifted": (
+        'Edit("deepspeed.m:f", replace="x + 3", code="x + 4")',
+        "",
+        "",
+        "`x + 3` occurs 0 times in f, expected 1",
+    ),
     "conflict": (CURE, "", "import deepspeed.m; deepspeed.m.f = json.dumps", "has been replaced by json.dumps"),
-    "disabled": (CURE, "default=False", "", "off by default; DSFIX_ONLY=cure enables it"),
+    "disabled": (CURE, "default=False", "", "off by default; DSFIX_ALSO=cure enables it"),
     "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "a different kind of function"),
 }
 TROUBLE = {"drifted", "conflict", "failed"}
@@ -46,7 +51,7 @@ def test_each_outcome_has_a_reason_and_trouble_causes_one_warning(one, outcome):
     assert reason in result.value[2]
     assert len(result.warnings) == (outcome in TROUBLE)
     for line in result.warnings:
-        assert f"cure is {outcome}" in line
+        assert f"cure was not applied ({outcome})" in line
         assert result.value[2] in line
         assert "Remedy: " in line
         assert "DSFIX_SKIP=cure" in line
@@ -60,7 +65,7 @@ def test_strict_turns_every_trouble_into_an_error(one, outcome):
     result = world.run(script.replace("deepspeed.m.f(1)", "0"), code=1 if trouble else 0, DSFIX_STRICT="1")
     if trouble:
         last = result.err.splitlines()[-1]
-        assert last.startswith("dsfix.outcome.StrictError: dsfix: cure is " + outcome)
+        assert last.startswith(f"dsfix.outcome.StrictError: dsfix: cure was not applied ({outcome})")
         assert reason in last
         assert "During handling" not in result.err
     assert result.warnings == []
@@ -94,7 +99,7 @@ def test_the_line_of_a_job_counts_and_names_what_is_in_trouble(simple):
     simple.patch("old", 'PATCH = declare(Edit("deepspeed.m:f", replace="x", code="y"), affects={"deepspeed": "<1"})')
     simple.module("deepspeed.__init__", "from . import m\n")
     [warning, line] = simple.run("import dsfix, deepspeed").log
-    assert "odd is drifted" in warning
+    assert "odd was not applied (drifted)" in warning
     assert ": 1 applied, 1 not-affected, 1 drifted (odd); " in line
     assert "cure" not in line
 
@@ -131,6 +136,8 @@ def test_log_level(simple, level, lines):
         ({"DSFIX_ONLY": "more,cure"}, 3, "Edit of"),
         ({"DSFIX_ONLY": "cure", "DSFIX_SKIP": "cure"}, 2, "named in DSFIX_SKIP"),
         ({"DSFIX_ONLY": ""}, 3, "Edit of"),
+        ({"DSFIX_ALSO": "more"}, 3, "Edit of"),
+        ({"DSFIX_ALSO": "more", "DSFIX_SKIP": "cure"}, 2, "named in DSFIX_SKIP"),
         ({"DSFIX_SEVERITY": "crash,import"}, 3, "Edit of"),
         ({"DSFIX_SEVERITY": "import"}, 2, "its severity, crash, is not named in DSFIX_SEVERITY"),
         ({"DSFIX_SEVERITY": ""}, 3, "Edit of"),
@@ -143,7 +150,8 @@ def test_log_level(simple, level, lines):
 def test_settings_that_disable_patches(simple, environment, value, words):
     simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 10"), default=False)')
     result = simple.run(USE, **environment)
-    assert result.value[0] == value + 10 * ("more" in environment.get("DSFIX_ONLY", ""))  # off unless it is named
+    named = environment.get("DSFIX_ONLY", "") + environment.get("DSFIX_ALSO", "")
+    assert result.value[0] == value + 10 * ("more" in named)  # off unless it is named
     assert words in result.value[2]
     assert result.warnings == []
 
@@ -153,12 +161,13 @@ def test_settings_that_disable_patches(simple, environment, value, words):
     [
         ({"DSFIX_SKIP": "crue"}, "DSFIX_SKIP: no patch is called 'crue'; did you mean cure?"),
         ({"DSFIX_ONLY": "cure, zzz"}, "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix find WORDS` searches"),
-        ({"DSFIX_SEVERTIY": "1"}, "dsfix has no variable DSFIX_SEVERTIY (did you mean DSFIX_SEVERITY?): ignored"),
-        ({f"DSFIX_{each}": "1" for each in range(9)}, ") and 6 more: ignored"),
+        ({"DSFIX_ALSO": "zzz"}, "DSFIX_ALSO: no patch is called 'zzz'; `python -m dsfix find WORDS` searches"),
+        ({"DSFIX_SEVERTIY": "1"}, "unknown variable DSFIX_SEVERTIY: ignored; did you mean DSFIX_SEVERITY?"),
+        ({f"DSFIX_{each}": "1" for each in range(9)}, ", DSFIX_2 and 6 more: ignored"),
         ({"DSFIX_SEVERITY": "crash imports"}, "DSFIX_SEVERITY: unknown severity 'imports'; must be one of"),
-        ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT='maybe' must be 1 or 0: ignored"),
-        ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK='maybe' must be 1 or 0: ignored"),
-        ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE='2' must be 1 or 0: ignored"),
+        ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT must be 1 or 0, got 'maybe': ignored"),
+        ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK must be 1 or 0, got 'maybe': ignored"),
+        ({"DSFIX_DISABLE": "2"}, "DSFIX_DISABLE must be 1 or 0, got '2': ignored"),
         ({"DSFIX_LOG_LEVEL": "loud"}, "DSFIX_LOG_LEVEL='loud' is not one of DEBUG, INFO"),
     ],
 )
@@ -347,7 +356,7 @@ def test_strict_raises_again_on_a_second_import(simple):
     )
     first, second = result.value
     assert first == second
-    assert "cure is drifted" in first
+    assert "cure was not applied (drifted)" in first
 
 
 def test_a_job_that_changes_directory_has_one_report(simple):

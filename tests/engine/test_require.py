@@ -10,7 +10,7 @@ REQUIRE = """
     else:
         tell("met")
 """
-LATE = "DeepSpeed was imported before it; `import dsfix` belongs on the first line of the script"
+LATE = "DeepSpeed was imported first: move `import dsfix` to the first line of the script"
 
 
 def required(world, imports, *ids, **environment):
@@ -55,7 +55,7 @@ def test_not_met(simple, imports, environment, said):
     [
         ("cure", {"DSFIX_SKIP": "cure"}, "cure is disabled: named in DSFIX_SKIP"),
         ("cure", {"DSFIX_ONLY": "else"}, "cure is disabled: not named in DSFIX_ONLY"),
-        ("drifts", {}, "drifts is drifted: deepspeed 1.0: `x + 7` occurs 0 times in f, not 1"),
+        ("drifts", {}, "drifts is drifted: deepspeed 1.0: `x + 7` occurs 0 times in f, expected 1"),
         ("curse", {}, "no patch is called 'curse'; did you mean cure?"),
         (7948, {}, "no patch is called '7948'; `python -m dsfix find WORDS` searches"),
     ],

@@ -41,7 +41,7 @@ def test_ids_are_unique():
 @pytest.mark.parametrize("found", LOADED, ids=lambda found: found.id)
 def test_it_is_valid(found):
     assert found.title
-    assert found.remedy
+    assert found.remedy[:1].isupper()
     assert not found.title.endswith(".")
     assert all(each.endswith((".", ".)")) for each in (found.what, found.remedy) if each)
     assert found.role in Role

@@ -93,7 +93,7 @@ tell([deepspeed.initialize(model="m")[0], len(called)])
 """)
     assert result.value == ["engine", 2]
     [warning] = result.warnings
-    assert "the guard config_check failed and is skipped: " in warning
+    assert "the guard config_check failed and was skipped: " in warning
 
 
 def test_a_guard_that_cannot_be_loaded_is_one_warning(around):
@@ -105,7 +105,7 @@ tell(deepspeed.initialize(model="m")[0])
 """)
     assert result.value == "engine"
     [warning] = result.warnings
-    assert "the guard rank_check failed and is skipped: ModuleNotFoundError" in warning
+    assert "the guard rank_check failed and was skipped: ModuleNotFoundError" in warning
 
 
 @pytest.mark.parametrize(("when", "calls"), [("before(call)", []), ("after(call, result)", ["m"])])
@@ -199,7 +199,7 @@ def test_without_torch_the_placement_guard_is_skipped(world, placement, warnings
     assert result.value == "engine"
     assert len(result.warnings) == warnings
     assert all(
-        "the guard placement failed and is skipped: ImportError: no torch" in warning for warning in result.warnings
+        "the guard placement failed and was skipped: ImportError: no torch" in warning for warning in result.warnings
     )
 
 

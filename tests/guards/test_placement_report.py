@@ -59,15 +59,15 @@ def test_a_long_list_is_shortened_and_says_how_to_list_all():
     results = report(*(misplaced(f"a{n}") for n in range(4)), misplaced("c", "plain"), misplaced("d", "plain"))
     lines = results.text(limit=5).splitlines()
     assert [line for line in lines if " more" in line] == [
-        "  and 1 more: print(dsfix.placement_report(engine)) lists all"
+        "  and 1 more; print(dsfix.placement_report(engine)) lists them all"
     ]
     assert sum("float32" in line for line in lines) == 5
     assert " more" not in results.text(limit=6)
     assert results.text(limit=2).splitlines()[3:] == [
-        "  and 2 more: print(dsfix.placement_report(engine)) lists all",
+        "  and 2 more; print(dsfix.placement_report(engine)) lists them all",
         "    why: left",
         "    remedy: remedy of left",
-        "  and 2 more: print(dsfix.placement_report(engine)) lists all",
+        "  and 2 more; print(dsfix.placement_report(engine)) lists them all",
         "    why: plain",
         "    remedy: remedy of plain",
     ]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.lab.cuda import compiling
-from dsfix.lab.distributions import TorchBuild, torch_build
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, TorchBuild, torch_build
 from dsfix.settings import cache_directory
 
 BUILD = "from dsfix.lab.cuda.compiling import library; print(library())"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.ranks import launch
 from tests.processes import Fifo
 

@@ -14,6 +14,8 @@ FACTOR = 2
 
 def helper(x):
     """Text."""
+    if x is None:
+        raise ValueError("Text.")
     return FACTOR * other(x)
 
 def other(x):

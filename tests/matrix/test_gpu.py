@@ -8,7 +8,7 @@ import pytest
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda import compiling
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.ranks import fresh_command, launch
 from matrix import fingerprints, proofs
 from matrix.gpu import results

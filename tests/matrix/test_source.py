@@ -97,7 +97,7 @@ CASES = {
     ),
     "another_kind_of_function": (
         "changes=(step('scale = yield'),)",
-        [f"on {INNER}: Edit of Engine.step: the edit turns Engine.step into a different kind of function"],
+        [f"on {INNER}: Edit of Engine.step: the edit would turn Engine.step into a different kind of function"],
     ),
     "does_not_compile": (
         "changes=(step('break'),)",

@@ -16,9 +16,9 @@ from packaging.version import Version
 from dsfix.catalogue import registry
 from dsfix.cli.exits import CommandError
 from dsfix.engine.verdict import Verdict
+from dsfix.known_bugs import table as known_bugs
 from dsfix.lab.distributions import TorchBuild
 from dsfix.outcome import Outcome
-from dsfix.upstream import table as known_bugs
 from matrix import add, environments, source_proof, table, toxini
 from matrix.changed import command as changed
 

@@ -10,8 +10,7 @@ from dsfix.versions import RangeMatch, gate
 
 UNKNOWN = "this script requires dsfix, but no patch is called 'zero3'; `python -m dsfix find WORDS` searches"
 LATE = (
-    "this script requires dsfix, but DeepSpeed was imported before it; "
-    "`import dsfix` belongs on the first line of the script"
+    "this script requires dsfix, but DeepSpeed was imported first: move `import dsfix` to the first line of the script"
 )
 
 

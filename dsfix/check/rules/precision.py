@@ -74,7 +74,7 @@ def precision_and_torch_autocast(facts: Facts) -> Iterator[Match]:
     affects={"deepspeed": ">=0.18.3"},
 )
 def precision_beside_torch_autocast(facts: Facts) -> Iterator[Match]:
-    return _autocast(facts, "the weights are 16-bit; torch_autocast alone keeps them in fp32")
+    return _autocast(facts, "the weights are 16-bit; without it, torch_autocast keeps them in fp32")
 
 
 def _unscaled(facts: Facts, stage: int) -> Iterator[Match]:
@@ -86,7 +86,7 @@ def _unscaled(facts: Facts, stage: int) -> Iterator[Match]:
 
 
 @warning(
-    'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.18.0 or newer',
+    'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.18.0 or later',
     "#7619",
     "run: 0.17.2, 0.17.6: a loss of 1e-9 moves no weight; 0.18.0, 0.19.8: it does",
     affects={"deepspeed": ">=0.17.2,<0.18.0"},
@@ -96,7 +96,7 @@ def autocast_unscaled_without_zero(facts: Facts) -> Iterator[Match]:
 
 
 @warning(
-    'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.17.6 or newer',
+    'set "bfloat16", use ZeRO-1 or ZeRO-2, or upgrade to 0.17.6 or later',
     "#7534",
     "run: 0.17.2, 0.17.5: a loss of 1e-9 moves no weight; 0.17.6, 0.19.8: it does",
     affects={"deepspeed": ">=0.17.2,<0.17.6"},
@@ -110,7 +110,7 @@ def _loss_scale(facts: Facts, effect: str) -> Iterator[Match]:
         first, *others = [key for key in facts.block(name) if key in LOSS_SCALE] or [""]
         more = f" (and {', '.join(others)})" if others else ""
         if first:
-            yield Match(f"{name}.{first}", f"loss scaling{more} is fp16 only: {effect}")
+            yield Match(f"{name}.{first}", f"loss scaling{more} is for fp16 only: {effect}")
 
 
 @error("remove these keys", "run: 0.17.6, 0.18.9, 0.19.3, 0.19.8", affects={"deepspeed": ">=0.17.1"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Match, error, fits, warning
+from ...rules import Match, all_in_range, error, warning
 from ..facts import Facts
 
 CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
@@ -78,8 +78,8 @@ def fp16_norm_of_one_rank(facts: Facts) -> Iterator[Match]:
     ranks = facts.arguments.get("tensor_parallel")
     if facts.on("fp16") and facts.stage == 0 and facts.job.clips and isinstance(ranks, int) and ranks > 1:
         what = (
-            "fp16 without ZeRO, tensor parallel: only the first rank's gradients count in the norm, so clipping is too "
-            "weak"
+            "fp16 without ZeRO, with tensor parallelism: the norm includes only the first rank's gradients, so "
+            "clipping is too weak"
         )
         yield Match("gradient_clipping", what)
 
@@ -103,8 +103,8 @@ def float8_cast(facts: Facts) -> Iterator[Match]:
     affects={"deepspeed": "<0.19.8"},
 )
 def fp32_buffers_cast(facts: Facts) -> Iterator[Match]:
-    whole = fits(CASTS_BUFFERS, facts.versions)
+    whole = all_in_range(CASTS_BUFFERS, facts.versions)
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.arguments.get("fp32_buffers") is True and (whole or facts.stage == 3):
-            what = f"buffers that the model keeps in fp32 become {name}"
+            what = f"buffers that the model keeps in fp32 are cast to {name}"
             yield Match(f"{name}.enabled", what if whole else f"{what} under zero.Init")

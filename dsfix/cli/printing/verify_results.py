@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ... import survey
 from ...catalogue import registry
 from ...engine.verdict import Verdict
-from ...outcome import STAYS_OUT, Outcome
+from ...outcome import BUG_ABSENT, Outcome
 from . import output
 
 if TYPE_CHECKING:
     from ...lab.reproduction import Sighting
 
-_NOT_APPLIED = (*STAYS_OUT, Outcome.UNPROVEN)
+_NOT_APPLIED = (*BUG_ABSENT, Outcome.UNPROVEN)
 _NO_ANSWER = ("error", "timeout")
 _TAIL_LINES = 5
 
@@ -79,7 +79,6 @@ class VerifiedPatch:
 
     @property
     def runs(self) -> list[tuple[str, Sighting]]:
-        """The runs that were made, each with its name."""
         return [(name, run) for name, run in (("without", self.without), ("with", self.patched)) if run]
 
 
@@ -87,7 +86,7 @@ def as_json(rows: list[VerifiedPatch], not_run: list[Outcome], interrupted: bool
     return {
         "distributions": survey.distributions(),
         "interrupted": interrupted,
-        "left_out": {outcome.value: not_run.count(outcome) for outcome in STAYS_OUT},
+        "left_out": {outcome.value: not_run.count(outcome) for outcome in BUG_ABSENT},
         "patches": [
             {
                 "id": row.entry.id,
@@ -104,9 +103,9 @@ def as_json(rows: list[VerifiedPatch], not_run: list[Outcome], interrupted: bool
     }
 
 
-def print_rows(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | None) -> None:
+def print_results(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | None) -> None:
     """`planned`: the number of patches to run if the command was interrupted, else None."""
-    print(survey.heading())
+    print(survey.versions_line())
     if rows:
         output.print_table(("patch", "here", "result"), [(row.entry.id, row.word, _seen(row)) for row in rows])
     for row in rows:
@@ -144,19 +143,19 @@ def _advice(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | No
     lines = []
     if planned is not None:
         done = sum(row.state is not State.UNFINISHED for row in rows)
-        lines.append(f"Interrupted: {done} of {planned} patches were done.")
+        lines.append(f"Interrupted: {done} of {planned} patches done.")
     if rows:
         counts = Counter(row.state.value for row in rows)
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()) + ".")
     if not_run:
-        lines.append(f"Not run, as they do not apply here: {len(not_run)}; `python -m dsfix list --verbose` shows why.")
+        lines.append(f"Not applicable here, so not run: {len(not_run)}; `python -m dsfix list --verbose` shows why.")
     states = {row.state for row in rows}
     if State.IN_TROUBLE in states:
         lines.append("`python -m dsfix show ID` explains a patch in trouble.")
     if State.NO_ANSWER in states and any(row.verdict.outcome is Outcome.DISABLED for row in rows):
-        lines.append("Patches disabled by DSFIX_ONLY or DSFIX_SKIP are disabled in the runs of the other patches too.")
+        lines.append("DSFIX_ONLY and DSFIX_SKIP also disable patches in the runs of the others.")
     if states & {State.NOT_FIXED, State.BUG, State.NO_ANSWER}:
-        lines.append("`python -m dsfix verify ID --json` prints everything that was seen: attach it to a bug report.")
+        lines.append("`python -m dsfix verify ID --json` prints all details; attach them to a bug report.")
     elif State.FIXED in states:
         lines.append("Put `import dsfix` on the first line of the script.")
     return lines

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...rules import Level, Match, Rule
 
-_TORCH_24 = "install torch >= 2.4 or deepspeed <= 0.18.6, which from 0.18.3 on needs `import dsfix` with this torch"
+_TORCH_24 = "install torch >= 2.4, or deepspeed <= 0.18.6 (0.18.3 to 0.18.6 also need `import dsfix` with this torch)"
 
 
 def _combination(

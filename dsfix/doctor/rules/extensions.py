@@ -48,14 +48,6 @@ def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Match]:
             )
 
 
-@note("none needed: jobs that need this op wait until it is compiled", "pytorch/pytorch#189245")
-def op_being_compiled(facts: EnvironmentFacts) -> Iterator[Match]:
-    for build in _locks(facts):
-        if build.holders:
-            processes = ", ".join(map(str, build.holders))
-            yield Match(_lock(build), f"{build.op} is being compiled by process {processes}")
-
-
 def _lock(build: Build) -> str:
     return os.path.join(build.path, "lock")
 
@@ -115,8 +107,8 @@ def cache_shared_by_installations(facts: EnvironmentFacts) -> Iterator[Match]:
         if other:
             yield Match(
                 build.path,
-                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: each "
-                "recompiles it, and their jobs wait for each other",
+                f"{build.op} was compiled for the DeepSpeed in {other}, not for {facts.packages.deepspeed.file}: "
+                "the two recompile it in turn, and their jobs wait for each other",
             )
 
 

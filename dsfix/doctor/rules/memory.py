@@ -41,7 +41,7 @@ def locked_memory_small(facts: EnvironmentFacts) -> Iterator[Match]:
 
 
 @note(
-    "size offload for this limit, or raise it",
+    "choose offload sizes that fit this limit, or raise it",
     "ran: memory.max of a control group compared with psutil.virtual_memory().total",
 )
 def memory_limited(facts: EnvironmentFacts) -> Iterator[Match]:
@@ -50,7 +50,7 @@ def memory_limited(facts: EnvironmentFacts) -> Iterator[Match]:
         yield Match(
             "memory",
             f"the control group allows {limit / _GIB:.0f} of the machine's {total / _GIB:.0f} GiB: a job that exceeds "
-            "it is killed, but psutil and DeepSpeed's estimates use the machine's memory",
+            "it is killed, although psutil and DeepSpeed's estimates see the machine's memory",
         )
 
 

@@ -25,7 +25,7 @@ def _applying(facts: EnvironmentFacts, wrong_results: bool) -> Iterator[Match]:
         for patch_id, verdict in facts.verdicts.items()
     )
     if number and facts.deepspeed_usable and not facts.enabled:
-        kind = "silently wrong results" if wrong_results else "crashes, hangs and others"
+        kind = "silently wrong results" if wrong_results else "crashes, hangs and other bugs"
         yield Match("deepspeed", f"this DeepSpeed has {number} known bug{'s' * (number > 1)} that dsfix fixes ({kind})")
 
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from dsfix.catalogue.registry import Entry
@@ -65,9 +64,10 @@ class Case:
 
     @property
     def changes(self) -> list[dict[str, str]]:
-        entries = self.together or (self.entry,)
-        results = [change for entry in entries for change in declared(entry.patch)]
-        return list({describe.place(**each): each for each in results}.values())
+        """The changes as plain data, for processes that do not import dsfix."""
+        changes = (change for entry in self.together or (self.entry,) for change in entry.patch.changes)
+        plain = ({"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in changes)
+        return list({describe.place(**each): each for each in plain}.values())
 
     @property
     def edits(self) -> list[Edit]:
@@ -75,7 +75,6 @@ class Case:
 
     @property
     def evidence(self) -> list[str]:
-        """The modules that contain the evidence."""
         return list(dict.fromkeys(each.module for each in (*self.patch.present, *self.patch.fixed)))
 
     @property
@@ -108,7 +107,6 @@ class Case:
         return ContractBroken(f"{self.id} on DeepSpeed {self.release}: {what}")
 
     def expect(self, holds: object, what: str) -> None:
-        """Raises ContractBroken unless it holds."""
         if not holds:
             raise self.broken(what)
 
@@ -148,8 +146,8 @@ class Case:
 
     def look(self, copy: Path | None = None, **environment: str) -> dict[str, Any]:
         """What is in effect after importing dsfix and then all modules."""
-        (results,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
-        return dict(results)
+        (observed,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
+        return dict(observed)
 
     def copied(self, changed: Mapping[str, str]) -> Path:
         """A copy of `root` in which these modules have the given text; packages from elsewhere are copied into it."""
@@ -182,15 +180,3 @@ class Case:
         )
         self.expect(done.returncode == 0, f"the edits ended with {done.returncode}: {done.stdout}{done.stderr}")
         return {module: texts[telling] for module, texts in json.loads(done.stdout).items()}
-
-
-def declared(patch: Patch) -> list[dict[str, str]]:
-    """The changes of a patch as plain data, for processes that do not import dsfix."""
-    changes = [{"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in patch.changes]
-    return list({describe.place(**change): change for change in changes}.values())
-
-
-def compiled(text: str, qualname: str) -> list[CodeType]:
-    """The code objects of a target's outermost function in a file's text."""
-    outer = qualname.partition(".<locals>.")[0]
-    return list(describe.codes_named(compile(text, "file", "exec", dont_inherit=True), outer))

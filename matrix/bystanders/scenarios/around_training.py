@@ -359,6 +359,32 @@ def muon_rates_by_hand(job: Job) -> None:
             job.bits(f"step {step}: {name}", parameter)
 
 
+@scenario("Muon's learning rate is multiplied by the static loss scale")
+@settings(
+    works_around=("muon_fp16_divided_by_loss_scale",),
+    release="0.18.9",
+    reference=False,
+    **one_job(ranks="1", stage="1", precision="fp16", clipping="on"),
+)
+def muon_rate_scaled(job: Job) -> None:
+    torch = job.torch
+    torch.compiler.set_stance("force_eager")  # the update is compiled on first use
+    model, scale = job.MLP(), 128
+    muon = {"type": "Muon", "params": {"lr": 0.02, "weight_decay": 0.0, "torch_adam": True}}
+    whole = {**space.config(job.setting), "optimizer": muon, "fp16": {"enabled": True, "loss_scale": scale}}
+    whole["zero_optimization"] = {**whole["zero_optimization"], "reduce_scatter": False}
+    engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
+    for group in engine.optimizer.param_groups:
+        if group["use_muon"]:
+            group["lr"] *= scale
+    for step in range(3):
+        for batch in job.batches(step):
+            engine.backward(job.loss(engine, batch))
+            engine.step()
+        for name, parameter in job.parameters(engine).items():
+            job.bits(f"step {step}: {name}", parameter)
+
+
 @scenario("FusedAdam, and the head, which is unfrozen later, is a group of its own")
 @settings(works_around=("fused_adam_step_of_last",), release="0.18.9", **one_job(ranks="1", optimizer="client's AdamW"))
 def head_in_own_group(job: Job) -> None:

@@ -10,8 +10,8 @@ from dsfix.lab.ranks import launch
 from tests.processes import to_fork, without_dsfix
 
 PROGRAMS = Path(__file__).parent / "programs"
-SEVERAL = "GuardError: the model was loaded with device_map onto other devices than cuda:"
-OFFLOADED = "GuardError: the model was loaded with device_map, which offloaded parts of it"
+SEVERAL = "GuardError: device_map placed modules on devices other than cuda:"
+OFFLOADED = "GuardError: device_map offloaded parts of the model"
 REPAIRED = "DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from"
 
 pytestmark = pytest.mark.skipif(

@@ -94,7 +94,7 @@ def test_a_rank_without_dsfix_is_named_and_not_waited_for(job):
         pytest.skip("this release cannot be imported without dsfix")
     seen = job("alike", "without", "alike")
     assert [(each["error"], each["trained"]) for each in seen] == [("", True)] * 3
-    assert "rank 1 has not reported yet: slow, or without dsfix." in seen[0]["log"]
+    assert "rank 1 has not reported: it is slow, or runs without dsfix." in seen[0]["log"]
     assert not seen[1]["log"]
 
 
