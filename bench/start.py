@@ -1,4 +1,4 @@
-"""Start-up cost for Pythons that never import DeepSpeed: ``python bench/start.py [--pairs N] [--write PAGE]``.
+"""Start-up cost for Pythons that never import DeepSpeed: ``python bench/start.py [--pairs N] [--write]``.
 
 CPU time (user + system) of `python -c pass` in a bare virtual environment: plain, with the file that `enable` writes,
 and below `run`, alternating, so that changes in machine speed affect all.
@@ -17,6 +17,8 @@ import timeit
 import venv
 from datetime import date
 from pathlib import Path
+
+import page
 
 import dsfix
 from dsfix.start import DIRECTORY, pth
@@ -76,27 +78,27 @@ def nanoseconds_per_import() -> float:
     import _dsfix_start  # type: ignore[import-not-found]
 
     finder = sys.meta_path.pop(0)
-    assert isinstance(finder, _dsfix_start.Finder)
+    assert isinstance(finder, _dsfix_start.DeepSpeedFinder)
     return 1e9 * min(timeit.repeat(lambda: finder.find_spec("numpy", None, None), number=100_000, repeat=5)) / 100_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=500)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--write", action="store_true", help="also write the section of docs/overhead.md")
     options = parser.parse_args()
-    page = f"""# Start-up cost of Python processes that never import DeepSpeed
+    text = f"""`python -m tox run -e bench-start`, {date.today()}: dsfix {dsfix.__version__}, Python \
+{platform.python_version()}, {os.cpu_count()} cores, {options.pairs} starts of each kind, by turns.
 
-`tox run -e bench-start` on {date.today()}: dsfix {dsfix.__version__}, Python {platform.python_version()}, \
-{os.cpu_count()} cores, {options.pairs} alternating starts of each kind, CPU time. Limit: 1 ms.
+CPU time that dsfix adds to the start of a Python process that never imports DeepSpeed. The limit is 1 ms.
 
 {table(options.pairs)}
 
-Each later import of a module takes {nanoseconds_per_import():.0f} ns more.
+Every module that the process imports later takes {nanoseconds_per_import():.0f} ns longer.
 """
-    print(page)
-    if options.write is not None:
-        options.write.write_text(page, encoding="utf-8")
+    print(text)
+    if options.write:
+        page.update("At Python start-up", text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What all patches together add to a step of common jobs: a ratio of CPU time per setting.
 
-    python bench/steps.py [--release X] [--rounds N] [--parameters N] [--write FILE]
+    python bench/steps.py [--release X] [--rounds N] [--parameters N] [--write]
 
 A round trains each setting without and with the patches, in separate processes, and takes the ratio of rank 0's median
 step times. Reports the median and quartiles of the rounds' ratios. With --parameters, the model is one module with that
@@ -16,11 +16,15 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matrix  # noqa: F401 isort: skip  takes the checkout, whose dsfix/ has no patches, off sys.path again
 
+import page
+
+import dsfix
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.ranks import launch
 from matrix.bystanders import space, trials
@@ -66,11 +70,11 @@ def main() -> int:
     parser.add_argument("--release", default="0.18.9")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parameters", type=int, default=0)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--write", action="store_true", help="also write the section of docs/overhead.md")
     options = parser.parse_args()
     settings = [{**space.plain(), **each} for each in (OF_MANY if options.parameters else SETTINGS)]
     ratios: list[list[float]] = [[] for _ in settings]
-    with trials.Trials(options.release, marks=False) as every:
+    with trials.Trials(options.release, marks=None) as every:
         for number in range(options.rounds):
             for setting, found in zip(settings, ratios):
                 turns = (NONE, ALL) if number % 2 else (ALL, NONE)
@@ -79,11 +83,10 @@ def main() -> int:
     chosen = f" --parameters {options.parameters}" if options.parameters else ""
     jobs = "a module with many parameters" if options.parameters else "common settings"
     lines = [
-        "# What a step costs with dsfix\n",
-        f"CPU time of a step of DeepSpeed {options.release} on rank 0 with all patches that apply, relative to",
-        f"without, on {jobs}: median and quartiles of the rounds of",
-        f"`python -m tox run -e bench-steps -- --rounds {options.rounds}{chosen}`.",
-        "Quartiles on both sides of 1 show no measurable cost.\n",
+        f"`python -m tox run -e bench-steps -- --rounds {options.rounds}{chosen}`, {date.today()}: "
+        f"dsfix {dsfix.__version__}, deepspeed {options.release}, {os.cpu_count()} cores.\n",
+        f"CPU time per step on rank 0 with all patches that apply, relative to no patches, on {jobs}: median and",
+        "quartiles of the rounds. If the quartiles include 1, there is no measurable cost.\n",
         "| setting | ratio | quartiles |",
         "| --- | --- | --- |",
     ]
@@ -96,7 +99,7 @@ def main() -> int:
     text = "\n".join(lines) + "\n"
     print(text)
     if options.write:
-        options.write.write_text(text, encoding="utf-8")
+        page.update("In a training step", text)
     return 0
 
 

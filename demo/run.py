@@ -62,8 +62,11 @@ class Demo:
         self.script_with_dsfix.write_text("".join(after), encoding="utf-8")
         print("".join(difflib.unified_diff(before, after, self.script.name, self.script_with_dsfix.name, n=1)))
         run = train(self.script_with_dsfix, STEPS)
-        print("".join(f"{line}\n" for line in run.errors.splitlines() if line.startswith("[dsfix]")), end="")
+        logged = [line for line in run.errors.splitlines() if line.startswith("[dsfix]")]
+        print(*logged, sep="\n")
         losses = expect_trained(run, VERSION)
+        shown = (HERE.parent / "README.md").read_text(encoding="utf-8")
+        expect(all(line in shown for line in (DEVICE_ERROR, *logged[1:])), "README.md shows a different log.")
         last = sum(losses[-5:]) / 5
         print(f"loss of the first step {losses[0]:.4f}, mean of the last five steps {last:.4f}")
         expect(last < FALL * losses[0], f"the loss did not fall below {FALL:.2f} of its first value.")

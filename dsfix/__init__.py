@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .catalogue.registry import UnknownPatch
-from .outcome import Outcome, RequirementError, StrictError, describe
-from .process import PatchReport, activate, report, require, revert
-from .process.invocation import is_command_line
+from .outcome import Outcome, RequirementError, StrictError, UnknownPatch, error_text
+from .process import PatchReport, activate, is_command_line, report, require, revert
 
 if TYPE_CHECKING:
     from .check.checking import check_config
+    from .guards import GuardError
     from .guards.devices import DeviceMismatch, check_tensors_device
     from .guards.placement_report import Misplaced, PlacementReport, placement_report
 
 __all__ = [
     "DeviceMismatch",
+    "GuardError",
     "Misplaced",
     "Outcome",
     "PatchReport",
@@ -35,8 +35,9 @@ __all__ = [
 ]
 __version__ = "0.2.0.dev0"
 
-_LOADED_WHEN_ASKED_FOR = {
+_LAZY = {
     "DeviceMismatch": "guards.devices",
+    "GuardError": "guards",
     "Misplaced": "guards.placement_report",
     "PlacementReport": "guards.placement_report",
     "check_config": "check.checking",
@@ -46,11 +47,11 @@ _LOADED_WHEN_ASKED_FOR = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LOADED_WHEN_ASKED_FOR:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"{__name__}.{_LOADED_WHEN_ASKED_FOR[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
 
@@ -64,4 +65,4 @@ if not is_command_line():
         try:
             GuardHooks(_settings).start()
         except Exception as error:  # never let dsfix break the job
-            log.warn(f"the guards could not start: {describe(error)}")
+            log.warn(f"the guards could not start: {error_text(error)}")

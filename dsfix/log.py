@@ -42,26 +42,25 @@ def rank() -> int:
     return 0
 
 
-def speaks_for_job() -> bool:
+def logs_for_job() -> bool:
     """Whether this process has rank 0 and was not started by one that has announced the job."""
     return rank() == 0 and _ANNOUNCED not in os.environ
 
 
-def announce(message: str) -> None:
+def info_once_per_job(message: str) -> None:
     """One INFO line per job."""
-    if speaks_for_job():
+    if logs_for_job():
         os.environ[_ANNOUNCED] = "1"
         _enabled().info(message)
 
 
-def inform(message: str) -> None:
+def info_on_rank_zero(message: str) -> None:
     """One INFO line, on rank 0."""
     if rank() == 0:
         _enabled().info(message)
 
 
 def warn(message: str) -> None:
-    """One WARNING."""
     _enabled().warning(message)
 
 

@@ -23,7 +23,7 @@ class Outcome(enum.Enum):
         return self in REMEDY
 
 
-STAYS_OUT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
+BUG_ABSENT = (Outcome.NOT_AFFECTED, Outcome.ALREADY_FIXED)
 """The outcomes of a patch whose bug is absent."""
 
 REMEDY = {
@@ -35,7 +35,7 @@ REMEDY = {
 """What a user can do about each kind of trouble; `{id}` is the patch's id."""
 
 
-class Refused(Exception):
+class ChangeRefused(Exception):
     """A change is not made, for a known reason: `outcome` and a sentence. Nothing has been changed."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
@@ -52,12 +52,28 @@ class RequirementError(RuntimeError):
     """Raised by `dsfix.require`; the message says in one sentence what is missing."""
 
 
-def describe(error: BaseException) -> str:
+class UnknownPatch(LookupError):
+    """No patch has this id; the message suggests the nearest ids."""
+
+    def __init__(self, patch_id: str, known: Iterable[str]) -> None:
+        hint = did_you_mean(patch_id, known, "; `python -m dsfix find WORDS` searches", most=3)
+        super().__init__(f"no patch is called {patch_id!r}{hint}")
+
+
+def error_text(error: BaseException) -> str:
     """An unexpected exception, as a reason."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def some(names: Iterable[str], most: int) -> str:
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", most: int = 1) -> str:
+    """A hint for an unknown name: "; did you mean …?" with the nearest known ones, else `otherwise`."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def shortened_list(names: Iterable[str], most: int) -> str:
     """The first `most` names, and how many more there are."""
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")

@@ -162,7 +162,7 @@ class Patch:
     continued_by: the id of the patch for later releases that have the bug in different code.
     config: whether a job triggers the bug, from its config and model (see `dsfix.job.Job`); None if they do
         not show it.
-    default: False for a patch that applies only when it is named in DSFIX_ONLY.
+    default: False for a patch that applies only when DSFIX_ALSO or DSFIX_ONLY names it.
     ranks, device: what `reproduce` needs; device is "cuda" (real or emulated) or "cpu".
     """
 

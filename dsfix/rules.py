@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from .outcome import describe
+from .outcome import error_text
 from .versions import satisfies
 
 
@@ -32,7 +32,7 @@ class Match:
     what: str
 
 
-Find = Callable[[Any], Iterable[Match]]
+RuleFunction = Callable[[Any], Iterable[Match]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Rule:
     id: str
     level: Level
     remedy: str
-    find: Find
+    find: RuleFunction
     affects: Mapping[str, str] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     patches: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Finding:
         }
 
 
-def _rule(level: Level, remedy: str, *evidence: str, **fields: Any) -> Callable[[Find], Rule]:
+def _rule(level: Level, remedy: str, *evidence: str, **fields: Any) -> Callable[[RuleFunction], Rule]:
     """Makes a rule of the function below it, whose name is the id; fields: `affects`, `patches`."""
     return lambda find: Rule(find.__name__, level, remedy, find, evidence=evidence, **fields)
 
@@ -87,33 +87,33 @@ def load(package: str) -> tuple[Rule, ...]:
     """Returns the rules of all modules of a package, in the order of the modules' names."""
     names = sorted(info.name for info in pkgutil.iter_modules(importlib.import_module(package).__path__))
     modules = [importlib.import_module(f"{package}.{name}") for name in names]
-    return tuple(rule for module in modules for value in vars(module).values() for rule in _in(value))
+    return tuple(rule for module in modules for value in vars(module).values() for rule in _rules_in(value))
 
 
-def _in(value: object) -> Iterator[Rule]:
+def _rules_in(value: object) -> Iterator[Rule]:
     for each in value if isinstance(value, tuple) else (value,):
         if isinstance(each, Rule):
             yield each
 
 
-def fits(affects: Mapping[str, str], versions: Mapping[str, str | None]) -> bool:
+def all_in_range(affects: Mapping[str, str], versions: Mapping[str, str | None]) -> bool:
     """Returns whether every distribution is in its range; a missing or invalid version is not."""
     return all(satisfies(specifiers, versions.get(name) or "") for name, specifiers in affects.items())
 
 
 def findings(rules: Iterable[Rule], facts: Any, versions: Mapping[str, str | None]) -> list[Finding]:
     """Returns the findings of the rules, worst first; a rule that raises becomes a note."""
-    results = []
+    findings = []
     for rule in rules:
-        if fits(rule.affects, versions):
+        if all_in_range(rule.affects, versions):
             try:
                 matches = list(rule.find(facts))
             except Exception as error:
-                what = f"this rule could not be evaluated: {describe(error)}"
-                results.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
+                what = f"this rule could not be evaluated: {error_text(error)}"
+                findings.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
             else:
-                results += [
+                findings += [
                     Finding(rule.id, rule.level, match.where, match.what, rule.remedy, rule.patches)
                     for match in matches
                 ]
-    return sorted(results, key=lambda finding: list(Level).index(finding.level))
+    return sorted(findings, key=lambda finding: list(Level).index(finding.level))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .catalogue.registry import UnknownPatch
+from .outcome import UnknownPatch, did_you_mean, shortened_list
 from .patch import Severity
 
 _YES = {"1", "true", "yes", "on"}
@@ -20,11 +20,11 @@ _DEVICE_MAP = ("error", "repair", "off")
 _CHECK = ("off", "warn", "error")
 _SEVERITIES = tuple(each.value for each in Severity)
 _NAMES = (
-    *("DSFIX_DISABLE", "DSFIX_ONLY", "DSFIX_SKIP", "DSFIX_SEVERITY", "DSFIX_STRICT", "DSFIX_REPORT", "DSFIX_LOG_LEVEL"),
-    *("DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
+    *("DSFIX_DISABLE", "DSFIX_ONLY", "DSFIX_ALSO", "DSFIX_SKIP", "DSFIX_SEVERITY", "DSFIX_STRICT", "DSFIX_REPORT"),
+    *("DSFIX_LOG_LEVEL", "DSFIX_PLACEMENT", "DSFIX_DEVICE_MAP", "DSFIX_CHECK", "DSFIX_RANK_CHECK", "DSFIX_CACHE"),
 )
 _INTERNAL = re.compile("DSFIX_(?:LAB|TESTING)_")  # for processes that dsfix itself starts
-_SHOWN = 3  # unknown variables
+_MAX_NAMED = 3  # unknown variables
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 HASHES_REPEAT = not sys.flags.ignore_environment and os.environ.get("PYTHONHASHSEED", "random") not in ("", "random")
@@ -38,7 +38,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsfix"
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically, creating its folder if necessary. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -50,7 +50,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 class Settings(NamedTuple):
-    """DSFIX_DISABLE, _ONLY, _SKIP, _SEVERITY, _STRICT, _REPORT and _LOG_LEVEL; for the guards DSFIX_PLACEMENT,
+    """DSFIX_DISABLE, _ONLY, _ALSO, _SKIP, _SEVERITY, _STRICT, _REPORT and _LOG_LEVEL; for the guards DSFIX_PLACEMENT,
     _DEVICE_MAP, _CHECK and _RANK_CHECK.
 
     `complaints` holds one sentence for each value that could not be used.
@@ -58,6 +58,7 @@ class Settings(NamedTuple):
 
     disable: bool = False
     only: frozenset[str] | None = None
+    also: frozenset[str] = frozenset()
     skip: frozenset[str] = frozenset()
     severities: frozenset[str] | None = None
     strict: bool = False
@@ -98,14 +99,16 @@ class Settings(NamedTuple):
         named = [each for each in sorted(env) if each.startswith("DSFIX_")]
         named = [each for each in named if each not in _NAMES and not _INTERNAL.match(each)]
         if named:
-            shown = ", ".join(f"{each}{_nearest(each)}" for each in named[:_SHOWN])
-            more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-            complaints.append(f"unknown variable{'s' * (len(named) > 1)} {shown}{more}: ignored")
+            hints = "".join(did_you_mean(each, _NAMES) for each in named[:_MAX_NAMED])
+            complaints.append(
+                f"unknown variable{'s' * (len(named) > 1)} {shortened_list(named, _MAX_NAMED)}: ignored{hints}"
+            )
         report = env.get("DSFIX_REPORT", "").strip()
         only = _words(env.get("DSFIX_ONLY", ""))
         return cls(
             disable=flag("DSFIX_DISABLE"),
             only=only or None,
+            also=_words(env.get("DSFIX_ALSO", "")),
             skip=_words(env.get("DSFIX_SKIP", "")),
             severities=severities or None,
             strict=flag("DSFIX_STRICT"),
@@ -120,7 +123,7 @@ class Settings(NamedTuple):
 
     def complaints_about(self, known: Collection[str]) -> list[str]:
         """One sentence for each value that could not be used, including unknown ids."""
-        named = {"DSFIX_SKIP": self.skip, "DSFIX_ONLY": self.only or frozenset()}
+        named = {"DSFIX_SKIP": self.skip, "DSFIX_ONLY": self.only or frozenset(), "DSFIX_ALSO": self.also}
         unknown = ((variable, each) for variable, ids in named.items() for each in sorted(ids.difference(known)))
         return [*self.complaints, *(f"{variable}: {UnknownPatch(each, known)}" for variable, each in unknown)]
 
@@ -134,16 +137,9 @@ class Settings(NamedTuple):
             return "not named in DSFIX_ONLY"
         if self.severities is not None and severity not in self.severities:
             return f"its severity, {severity}, is not named in DSFIX_SEVERITY"
-        if not default and self.only is None:
-            return f"off by default; DSFIX_ONLY={patch_id} enables it"
+        if not default and self.only is None and patch_id not in self.also:
+            return f"off by default; DSFIX_ALSO={patch_id} enables it"
         return None
-
-
-def _nearest(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, _NAMES, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _words(value: str) -> frozenset[str]:

@@ -9,52 +9,52 @@ from dataclasses import replace
 
 from . import versions
 from .catalogue import registry
-from .catalogue.registry import Entry, UnknownPatch
+from .catalogue.registry import Entry
 from .engine.cache import Cache
 from .engine.verdict import Verdict, before_source, by_source
-from .outcome import Outcome, describe
+from .outcome import Outcome, UnknownPatch, error_text
 from .settings import Settings
 
 _HOME = "deepspeedai/deepspeed"
 _REFERENCE = re.compile(
     r"(?:https?://github\.com/)?(?:([\w.-]+/[\w.-]+)(?:/(?:pull|issues|commit)/|#))([0-9a-f]+)(?:[/#?].*)?|#?(\d+)"
 )
-SHOWN = ("deepspeed", "torch", "numpy", "python")
+DISTRIBUTIONS = ("deepspeed", "torch", "numpy", "python")
 
 _cache = functools.cache(Cache)  # read once for all patches
 
 
 def distributions() -> dict[str, str | None]:
     """The versions: "" for a package without metadata, None for an absent one."""
-    return {name: versions.installed(name) for name in (*SHOWN, *registry.plugin_distributions())}
+    return {name: versions.installed(name) for name in (*DISTRIBUTIONS, *registry.plugin_distributions())}
 
 
-def heading() -> str:
+def versions_line() -> str:
     """The versions in one line."""
-    return versions.described(*SHOWN, *registry.plugin_distributions())
+    return versions.versions_text(*DISTRIBUTIONS, *registry.plugin_distributions())
 
 
 def verdicts() -> dict[str, Verdict]:
     """id -> verdict of every patch, from version numbers and source text."""
     settings = Settings.read()
-    return {entry.id: decide(entry, settings) for entry in registry.catalogue().values()}
+    return {entry.id: verdict_of(entry, settings) for entry in registry.catalogue().values()}
 
 
 def verdict_if_named(entry: Entry) -> Verdict:
     """The verdict on a patch that the user named: one that is off by default counts as on."""
-    return decide(entry._replace(patch=replace(entry.patch, default=True)), Settings.read())
+    return verdict_of(entry._replace(patch=replace(entry.patch, default=True)), Settings.read())
 
 
-def decide(entry: Entry, settings: Settings) -> Verdict:
+def verdict_of(entry: Entry, settings: Settings) -> Verdict:
     """The verdict before anything is imported: user's choice, version gate, source."""
     try:
         return before_source(entry.summary, settings, _cache()) or by_source(entry.patch, _cache())
     except Exception as error:  # one declaration that cannot be evaluated must not affect the others
         code = f" in `{error.text.strip()}`" if isinstance(error, SyntaxError) and error.text else ""
-        return Verdict(Outcome.FAILED, f"{describe(error)}{code}")
+        return Verdict(Outcome.FAILED, f"{error_text(error)}{code}")
 
 
-def entries(text: str) -> list[Entry]:
+def find_entries(text: str) -> list[Entry]:
     """The patch with that id (case-insensitive), or those for an upstream issue, pull request or commit: 7948, #7948,
     URL. Raises UnknownPatch, which names the nearest ids."""
     link, known = reference(text), registry.catalogue()
@@ -68,9 +68,9 @@ def entries(text: str) -> list[Entry]:
     return matching
 
 
-def named(texts: Iterable[str]) -> list[Entry]:
-    """The `entries` of all of them, each once. Raises UnknownPatch."""
-    return list({entry.id: entry for text in texts for entry in entries(text)}.values())
+def find_all_entries(texts: Iterable[str]) -> list[Entry]:
+    """The `find_entries` of all of them, each once. Raises UnknownPatch."""
+    return list({entry.id: entry for text in texts for entry in find_entries(text)}.values())
 
 
 def reference(text: str) -> str:

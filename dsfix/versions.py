@@ -43,7 +43,7 @@ class Gate(NamedTuple):
 @functools.cache
 def installed(distribution: str) -> str | None:
     """The version of the package that would be imported, from its metadata; "" if it has none, None if absent."""
-    _judged()
+    _deepspeed_file()
     if distribution == "python":
         return platform.python_version()
     try:
@@ -60,16 +60,16 @@ def installed(distribution: str) -> str | None:
 
 
 @functools.cache
-def _judged() -> str | None:
+def _deepspeed_file() -> str | None:
     """The location of the DeepSpeed that `installed` describes."""
     return module_file("deepspeed")
 
 
 def path_changed() -> bool:
     """Whether a changed sys.path leads to a different DeepSpeed than at the last call; if so, its version is reread."""
-    before = _judged()
-    _judged.cache_clear()
-    if before == _judged():
+    before = _deepspeed_file()
+    _deepspeed_file.cache_clear()
+    if before == _deepspeed_file():
         return False
     installed.cache_clear()
     return True
@@ -100,7 +100,7 @@ def module_file(name: str) -> str | None:
     return spec.origin if spec is not None and spec.has_location else None
 
 
-def content(path: str) -> bytes:
+def read_file(path: str) -> bytes:
     """The content of a file, also in a zip archive. Raises OSError or ImportError."""
     if not os.path.exists(path):
         return zipimport.zipimporter(os.path.dirname(path)).get_data(path)
@@ -108,7 +108,7 @@ def content(path: str) -> bytes:
         return file.read()
 
 
-def on_disk(path: str) -> str:
+def nearest_existing(path: str) -> str:
     """The file of that path, or the zip archive that contains it, or the nearest existing directory."""
     while path and not os.path.exists(path):
         path = os.path.dirname(path)
@@ -126,7 +126,7 @@ def importable(package: str) -> bool:
 
 def _describes_what_is_imported(found: metadata.Distribution) -> bool:
     """False if another DeepSpeed, earlier on sys.path, shadows the one that the metadata describes."""
-    origin = _judged()
+    origin = _deepspeed_file()
     if origin is None:
         return True  # half installed: the verdict says so
     home = os.path.realpath(os.path.dirname(origin))
@@ -141,7 +141,7 @@ def _describes_what_is_imported(found: metadata.Distribution) -> bool:
     return home.startswith(os.path.join(source, ""))
 
 
-def described(*distributions: str) -> str:
+def versions_text(*distributions: str) -> str:
     """The installed ones with their versions, for messages."""
     present = {name: installed(name) for name in distributions if installed(name) is not None}
     return ", ".join(f"{name} {version or 'of unknown version'}" for name, version in present.items())
@@ -167,12 +167,8 @@ def gate(
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
     numbers = tuple((name, specifiers, installed(name)) for name, specifiers in affects.items())
-    fit, *rest = remember(numbers, lambda: _plain(_gate(affects)))
+    fit, *rest = remember(numbers, lambda: ((gate := _gate(affects)).fit.value, *gate[1:]))
     return Gate(RangeMatch(fit), *rest)
-
-
-def _plain(gate: Gate) -> tuple[str, str, bool, bool]:
-    return gate.fit.value, gate.reason, gate.near, gate.newer
 
 
 def _gate(affects: Mapping[str, str]) -> Gate:
@@ -189,7 +185,7 @@ def _gate(affects: Mapping[str, str]) -> Gate:
     return unsure or Gate(RangeMatch.INSIDE, ", ".join(f"{d} {installed(d)}" for d in affects))
 
 
-_version = functools.cache(Version)
+_parsed = functools.cache(Version)
 
 
 def _compare(distribution: str, text: str, specifiers: str) -> Gate:
@@ -197,12 +193,12 @@ def _compare(distribution: str, text: str, specifiers: str) -> Gate:
 
     judged_by_source = distribution == "deepspeed"
     try:
-        version = _version(text)
+        version = _parsed(text)
     except InvalidVersion:
         what = f"{distribution} reports the version {text!r}" if text else f"{distribution} reports no version"
         return Gate(RangeMatch.UNSURE if judged_by_source else RangeMatch.OUTSIDE, what)
     inside = satisfies(specifiers, text)
-    newer = judged_by_source and inside and _version(version.public) > NEWEST_PROVEN
+    newer = judged_by_source and inside and _parsed(version.public) > NEWEST_PROVEN
     what = f"{distribution} {text}" + (f" is newer than proven ({NEWEST_PROVEN})" if newer else "")
     if judged_by_source and (version.local or version.is_prerelease):
         return Gate(RangeMatch.UNSURE, what if newer else f"{what} is not a release", near=inside, newer=newer)

@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 
 from dsfix.cli.exits import INTERRUPTED, TROUBLE, CommandError
-from dsfix.lab.errors import LabUnavailable
-from matrix import add, configkeys, docs, edges, run_proof, source_proof, toxini, upstream_rows
+from dsfix.lab.distributions import LabUnavailable
+from matrix import add, configkeys, docs, edges, known_bug_rows, run_proof, source_proof, toxini
 from matrix.bystanders import command as bystanders
 from matrix.changed import command as changed
+from matrix.deepspeed_tests import command as deepspeed_tests
 from matrix.gpu import command as gpu
 from matrix.parts import command as parts
 from matrix.site import command as site
-from matrix.upstream import command as upstream
 
 # each has NAME, HELP, add_arguments(parser) and run(options) -> exit status
 COMMANDS = (
     *(source_proof, run_proof, edges, docs, add, changed, toxini, configkeys),
-    *(parts, bystanders, upstream, upstream_rows, gpu, site),
+    *(parts, bystanders, deepspeed_tests, known_bug_rows, gpu, site),
 )
 
 
@@ -33,8 +33,8 @@ def main() -> int:
         module.add_arguments(command)
         command.set_defaults(command=module.run)
     options = parser.parse_args()
-    for name in ("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_SEVERITY", "DSFIX_DISABLE"):  # a proof covers all patches
-        os.environ.pop(name, None)
+    for name in ("SKIP", "ONLY", "ALSO", "SEVERITY", "DISABLE"):  # a proof covers all patches
+        os.environ.pop(f"DSFIX_{name}", None)
     try:
         _check_installed()
         status: int = options.command(options)

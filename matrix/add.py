@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from packaging.version import Version
 
 from dsfix.cli.exits import OK, TROUBLE, CommandError
+from dsfix.known_bugs.table import PATH as KNOWN
 from dsfix.outcome import Outcome
-from dsfix.upstream.table import PATH as KNOWN
-from dsfix.upstream.table import with_head
 from dsfix.versions import satisfies
 from matrix import runner, source_proof, table, toxini
 from matrix.changed import command as changed
 from matrix.environments import Unavailable as NotRunHere
+from matrix.known_bug_rows import with_head
 from matrix.sdists import Index, Unavailable
 
 NAME = "add"
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"deepspeed {each.deepspeed} was not run: {reason}")
     print(f"Next: python -m tox run -e matrix -- --release {' '.join(each.deepspeed for each in new)}")
     print("Then: python -m tox run -e pages")
-    print("For the bugs that it fixes: python -m tox run -e pages -- upstream-rows --clone DIR")
+    print("For the bugs that it fixes: python -m tox run -e pages -- known-bug-rows --clone DIR")
     return TROUBLE if missing or any(cell.mismatches() for cell in cells) else OK
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsfix.catalogue.registry import Entry
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import fresh_command
 from dsfix.lab.reproduction import Sighting, run
@@ -89,7 +89,7 @@ class Cells(ExitStack):
                     print(f"{device}: each process imports torch itself: {reason}", file=sys.stderr)
                     self._preloaded[device] = None
             server = self._preloaded[device]
-        return server if server is not None and server.can_run(entry.patch) else None
+        return server if server is not None and server.modules.isdisjoint(entry.patch.modules) else None
 
 
 def _cell(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from dsfix.check import extract, keys
 from dsfix.cli.exits import OK, TROUBLE, CommandError
@@ -44,4 +45,20 @@ def generate(releases: list[str], sources: Callable[[str], Path]) -> str:
 
 def as_file(releases: dict[str, dict[str, str]]) -> str:
     """The file's text, one line per key, so that diffs stay small."""
-    return table.lines(keys.merged(releases), "keys")
+    return table.lines(merged(releases), "keys")
+
+
+def merged(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    spans: dict[str, list[list[str | None]]] = {}
+    names = list(releases)
+    for number, (release, flat) in enumerate(releases.items()):
+        for path, what in flat.items():
+            known = spans.setdefault(path, [])
+            if known and known[-1][2] == what and known[-1][1] == names[number - 1]:
+                known[-1][1] = release
+            else:
+                known.append([release, release, what])
+    for known in spans.values():
+        if known[-1][1] == names[-1]:
+            known[-1][1] = None
+    return {"releases": [names[0], names[-1]], "keys": dict(sorted(spans.items()))}

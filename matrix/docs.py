@@ -14,7 +14,7 @@ from dsfix.cli.exits import CommandError
 from matrix import proofs, table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records
-from matrix.edges import near, required
+from matrix.edges import claimed_and_neighbours, required
 from matrix.pages import evidence, patches
 from matrix.pages.evidence import Column, Evidence
 from matrix.proofs import State
@@ -90,7 +90,7 @@ def counted(found: Evidence, checkout: Path) -> dict[str, str]:
 
 def index() -> str:
     """The index: what a job needs to know about a patch without importing it; one per line."""
-    shipped = registry.shipped()
+    shipped = registry.index_contents()
     return table.lines({**shipped, "summaries": shipped["summaries"] or ()}, "summaries")
 
 
@@ -151,7 +151,9 @@ def _faults(found: Evidence, entry: Entry, column: Column, needed: bool) -> list
         if judged.state is State.WRONG
     ]
     close, anew = (
-        (each(entry.patch, column.environment, column.releases) for each in (near, required)) if needed else ((), ())
+        (each(entry.patch, column.environment, column.releases) for each in (claimed_and_neighbours, required))
+        if needed
+        else ((), ())
     )
     earlier = {release for release, judged in cells.items() if judged.cell is not None and judged.cell.earlier}
     missing = [

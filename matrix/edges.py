@@ -53,16 +53,16 @@ def edges(patch: Patch, environment: Environment, releases: Sequence[str]) -> li
     Includes the first release if it is claimed, and always the last.
     """
     inside = [claimed(patch, environment, release) for release in releases]
-    results = []
+    at_edges = []
     for number, release in enumerate(releases):
         neighbours = [inside[i] for i in (number - 1, number + 1) if 0 <= i < len(releases)]
         first = number == 0 and inside[number]
         if first or number == len(releases) - 1 or any(neighbour != inside[number] for neighbour in neighbours):
-            results.append(release)
-    return results
+            at_edges.append(release)
+    return at_edges
 
 
-def ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+def range_ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
     """The first and the last claimed release, and the nearest unclaimed one after them, else before them, in order."""
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
     if not inside:
@@ -72,7 +72,7 @@ def ends(patch: Patch, environment: Environment, releases: Sequence[str]) -> lis
     return [releases[number] for number in sorted({first, last, beyond}) if number >= 0]
 
 
-def near(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
+def claimed_and_neighbours(patch: Patch, environment: Environment, releases: Sequence[str]) -> list[str]:
     """The claimed releases, the two on either side of them, and the last release, in order."""
     inside = [number for number, release in enumerate(releases) if claimed(patch, environment, release)]
     indices = {number + step for number in inside for step in range(-2, 3)} | {len(releases) - 1}

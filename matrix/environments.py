@@ -18,8 +18,7 @@ from packaging.requirements import Requirement
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import CommandError
 from dsfix.lab.cuda.compiling import locked
-from dsfix.lab.distributions import gpu_likely, torch_build
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, gpu_likely, torch_build
 from dsfix.patch import Severity
 from dsfix.settings import cache_directory
 from dsfix.start import DIRECTORY
@@ -92,8 +91,8 @@ def not_importing() -> tuple[str, ...]:
 
 def _absent(directory: Path) -> list[str]:
     """The names of the release's dependencies that are not installed."""
-    [results] = importlib.metadata.distributions(path=[str(directory)])
-    needed = [Requirement(text) for text in results.requires or ()]
+    [distribution] = importlib.metadata.distributions(path=[str(directory)])
+    needed = [Requirement(text) for text in distribution.requires or ()]
     names = [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
     return [name for name in names if not any(importlib.metadata.distributions(name=name))]
 

@@ -21,15 +21,15 @@ from packaging.version import Version
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import CommandError
 from dsfix.lab.reproduction import in_force
-from dsfix.outcome import STAYS_OUT, Outcome
+from dsfix.outcome import BUG_ABSENT, Outcome
 from dsfix.patch import Patch
-from dsfix.rules import fits
-from dsfix.settings import write_whole
+from dsfix.rules import all_in_range
+from dsfix.settings import write_atomically
 from matrix import fingerprints
 from matrix.fingerprints import Fingerprint
 
 DIRECTORY = Path(__file__).with_name("proofs")
-_STAYS_OUT = [each.value for each in STAYS_OUT]
+_STAYS_OUT = [each.value for each in BUG_ABSENT]
 _PATCH, _SEEN = "patch", "seen"  # the tables at the end of a record
 _NO_DEVICE, _PRELOADED, _FRESH = "no device", "preloaded", "fresh"
 _LOST = Fingerprint("", "")  # fingerprint of a cell whose key was lost in a merge
@@ -164,7 +164,7 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
     parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
     for head, named in ((_PATCH, versions), (_SEEN, texts)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
-    write_whole(directory / f"{record.patch_id}.txt", ("\n\n".join(map("\n".join, parts)) + "\n").encode())
+    write_atomically(directory / f"{record.patch_id}.txt", ("\n\n".join(map("\n".join, parts)) + "\n").encode())
 
 
 def column(environment: str, gpu: str, entry: Entry) -> str:
@@ -218,7 +218,7 @@ def without_paths(detail: str) -> str:
 
 def inside(patch: Patch, versions: Mapping[str, str]) -> bool:
     """Whether the patch claims these versions; an absent distribution is outside."""
-    return fits(patch.affects, versions)
+    return all_in_range(patch.affects, versions)
 
 
 def judge(patch: Patch, cell: Cell | None) -> tuple[State, str]:

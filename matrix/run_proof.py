@@ -12,9 +12,9 @@ from dataclasses import replace
 from dsfix.cli.exits import INTERRUPTED, OK, TROUBLE, CommandError
 from matrix import environments, fingerprints, proofs, runner, table
 from matrix.cells import Cells, Task
-from matrix.edges import ends, near, required
+from matrix.edges import claimed_and_neighbours, range_ends, required
 from matrix.proofs import Cell, State
-from matrix.runner import Meter
+from matrix.runner import Progress
 from matrix.source_proof import chosen
 from matrix.table import Environment
 
@@ -44,10 +44,10 @@ def run(options: argparse.Namespace) -> int:
     releases, every = _releases(environment, options.release), _releases(environment, None)
     asked = [Task(entry, release) for release in releases for entry in entries]
     if environment.name != next(iter(table.load().environments)) and not options.release:
-        at_ends = {entry.id: ends(entry.patch, environment, every) for entry in entries}
+        at_ends = {entry.id: range_ends(entry.patch, environment, every) for entry in entries}
         asked = [task for task in asked if task.release in at_ends[task.entry.id]]
     elif options.near:
-        close = {entry.id: near(entry.patch, environment, every) for entry in entries}
+        close = {entry.id: claimed_and_neighbours(entry.patch, environment, every) for entry in entries}
         rerun = {entry.id: required(entry.patch, environment, every) for entry in entries}
         asked = [
             task
@@ -103,7 +103,7 @@ def _run(
     """Run and record the cells; `done` collects those recorded, `trouble` why the others are not."""
     entries = {task.entry.id: task.entry for task in tasks}
     started = {patch_id: fingerprints.of(entry) for patch_id, entry in entries.items()}
-    meter = Meter(len(tasks))
+    meter = Progress(len(tasks))
     with Cells() as cells, runner.run_parallel(tasks, cells.attempt, jobs) as ended:
         for task, cell in ended:
             entry = task.entry

@@ -9,14 +9,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import psutil  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
 from dsfix.cli.exits import OK, TROUBLE
+from dsfix.lab.preload import ForkServer
 
-_PAUSE = 30.0  # seconds between two lines of a Meter
+_PAUSE = 30.0  # seconds between two lines of Progress
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
@@ -37,7 +39,24 @@ def print_errors(name: str, sentences: Iterable[str]) -> int:
     return TROUBLE if complaints else OK
 
 
-class Meter:
+class Servers(contextlib.ExitStack):
+    """The processes from which others are forked, each started when it is first needed; thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: dict[Hashable, ForkServer] = {}
+        self._lock = threading.Lock()
+
+    def server(self, device: str, *scripts: Path, **environment: str) -> ForkServer:
+        """Raises LabUnavailable."""
+        key = (device, scripts, tuple(environment.items()))
+        with self._lock:
+            if key not in self._started:
+                self._started[key] = self.enter_context(ForkServer(device, *scripts, environment=environment))
+            return self._started[key]
+
+
+class Progress:
     """Prints now and then on standard error how many of `total` cells are finished."""
 
     def __init__(self, total: int) -> None:

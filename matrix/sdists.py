@@ -86,7 +86,7 @@ class Index:
             raise Unavailable(f"the package index has no project {PROJECT}") from None
         except _NO_INDEX as error:
             raise Unavailable(f"the package index is not available: {_reason(error)}") from None
-        results = {}
+        packages = {}
         for package in page.packages:
             try:
                 version = Version(package.version or "")
@@ -94,8 +94,8 @@ class Index:
                 continue
             final = not (version.is_prerelease or version.is_postrelease or version.local)
             if package.package_type == "sdist" and final and not package.is_yanked:
-                results[version] = package
-        return {str(version): results[version] for version in sorted(results)}
+                packages[version] = package
+        return {str(version): packages[version] for version in sorted(packages)}
 
     def sources(self, release: str) -> Path:
         """A directory for PYTHONPATH with the release's .py files as installed and its metadata. Raises Unavailable."""

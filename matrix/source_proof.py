@@ -15,11 +15,11 @@ from typing import Any
 
 from dsfix import versions
 from dsfix.catalogue import registry
-from dsfix.catalogue.registry import Entry, UnknownPatch
+from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import OK, TROUBLE, CommandError
 from dsfix.cli.printing import output
 from dsfix.engine.verdict import Verdict
-from dsfix.outcome import STAYS_OUT, Outcome
+from dsfix.outcome import BUG_ABSENT, Outcome, UnknownPatch
 from matrix import proofs, runner, table
 from matrix.sdists import Index, Unavailable
 
@@ -51,12 +51,12 @@ class SourceCell:
     def mismatches(self) -> list[str]:
         """What contradicts the claim; each completes a sentence that begins with the release."""
         where = "inside" if self.inside else "outside"
-        results = []
-        expected = (Outcome.PENDING,) if self.inside else STAYS_OUT
+        mismatches = []
+        expected = (Outcome.PENDING,) if self.inside else BUG_ABSENT
         for how, verdict in (("", self.number), (" with its number hidden", self.source)):
             if verdict.outcome not in expected:
-                results.append(f", {where} its range{how}, it is {verdict.outcome.value}: {verdict.reason}")
-        return results + [f": {fault}" for fault in self.faults]
+                mismatches.append(f", {where} its range{how}, it is {verdict.outcome.value}: {verdict.reason}")
+        return mismatches + [f": {fault}" for fault in self.faults]
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ def run(options: argparse.Namespace) -> int:
     rows, mismatches = [], []
     for entry in entries:
         mine = [cell for cell in cells if cell.patch_id == entry.id]
-        results = sentences(entry.id, mine)
-        results += end_of_range(entry, mine) if checked == len(releases) else []
-        rows.append(_row(entry.id, mine, len(results)))
-        mismatches += results
-    print(versions.described("torch", "numpy", "python"))
+        faults = sentences(entry.id, mine)
+        faults += end_of_range(entry, mine) if checked == len(releases) else []
+        rows.append(_row(entry.id, mine, len(faults)))
+        mismatches += faults
+    print(versions.versions_text("torch", "numpy", "python"))
     output.print_table(_COLUMNS, rows)
     for each in missing:
         print(f"deepspeed {each.release} was not checked: {each.reason}")
@@ -150,12 +150,12 @@ def prove(
 
     Returns the cells and the releases that could not be checked, both in the releases' order.
     """
-    results: dict[str, list[SourceCell] | Missing] = {}
+    mismatches: dict[str, list[SourceCell] | Missing] = {}
     with runner.run_parallel(releases, lambda release: _attempt(release, entries, index), os.cpu_count() or 1) as ended:
         for release, each in ended:
-            results[release] = each
-            finished(len(results), len(releases))
-    in_order = [results[each] for each in releases]
+            mismatches[release] = each
+            finished(len(mismatches), len(releases))
+    in_order = [mismatches[each] for each in releases]
     cells = [cell for each in in_order if not isinstance(each, Missing) for cell in each]
     return cells, [each for each in in_order if isinstance(each, Missing)]
 

@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix.cli.exits import CommandError
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 
 PATH = Path(__file__).with_name("releases.json")
 
@@ -113,7 +113,7 @@ def save(table: Table, path: Path = PATH) -> None:
         environments[environment.name] = {"python": environment.python, **environment.distributions, **bounds}
     rows = [vars(each) for each in sorted(table.releases, key=lambda each: each.version)]
     text = lines({"environments": environments, "releases": rows}, "environments", "releases")
-    write_whole(path, text.encode())
+    write_atomically(path, text.encode())
 
 
 def lines(data: Mapping[str, Any], *tables: str) -> str:

@@ -22,11 +22,11 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix import survey, versions
-from dsfix.catalogue import proven, registry
+from dsfix.catalogue import registry
 from dsfix.engine import rewrite
 from dsfix.engine import verdict as verdict_of
 from dsfix.engine.source import FunctionSource, split_target, text_of
-from dsfix.outcome import Outcome, Refused
+from dsfix.outcome import ChangeRefused, Outcome
 from dsfix.patch import Edit, Patch, Provide, Replace
 from dsfix.settings import Settings
 from dsfix.versions import module_file
@@ -38,7 +38,7 @@ Site = tuple[str, str]  # module, outermost function
 
 def main() -> None:
     versions.NEWEST_PROVEN = Version("9999")  # a release that is being proven does not count as newer than proven
-    proven.PATH = Path(os.devnull)  # results of earlier proofs are ignored
+    registry.PROVEN = Path(os.devnull)  # results of earlier proofs are ignored
     entries = [registry.catalogue()[patch_id] for patch_id in sys.argv[1:]]
     answer = {entry.id: verdict_by_version(entry) for entry in entries}
     with hidden_number():
@@ -69,7 +69,7 @@ def verdict_by_version(entry: registry.Entry) -> dict[str, Any]:
 
 def verdict(entry: registry.Entry) -> verdict_of.Verdict:
     """The verdict in a job that enables only this patch."""
-    return survey.decide(entry, Settings(only=frozenset({entry.id})))
+    return survey.verdict_of(entry, Settings(only=frozenset({entry.id})))
 
 
 @contextmanager
@@ -130,24 +130,24 @@ def edit_fault(site: Site, edits: Edits) -> str | None:
     """Why the edits of one function cannot be made, None if they can."""
     try:
         compile_edited(site, edits)
-    except (Refused, SyntaxError) as error:
+    except (ChangeRefused, SyntaxError) as error:
         return f"Edit of {site[1]}: {error}"
     return None
 
 
 def compile_edited(site: Site, edits: Edits) -> None:
-    """Make the edits of one function as the engine would. Raises Refused or SyntaxError if it would refuse them."""
+    """Make the edits of one function as the engine would. Raises ChangeRefused or SyntaxError if they do not fit."""
     block = verdict_of.places(edits[0][1])[0]
     code = original(block, site[1])
     rewrite.compile_edited(block, site[1], code, rewrite.imports_of(block, site[1], code), edits)
 
 
 def original(block: FunctionSource, qualname: str) -> CodeType:
-    """The function's code as compiled with its file. Raises Refused if it is not found."""
+    """The function's code as compiled with its file. Raises ChangeRefused if it is not found."""
     for code in nested(compiled(block.path)):
         if code.co_firstlineno == block.first and code.co_qualname == qualname:
             return code
-    raise Refused(Outcome.DRIFTED, f"{block.path} compiles to no {qualname} at line {block.first}")
+    raise ChangeRefused(Outcome.DRIFTED, f"{block.path} compiles to no {qualname} at line {block.first}")
 
 
 @functools.cache

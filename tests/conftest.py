@@ -14,7 +14,7 @@ importlib.import_module("matrix")  # removes the checkout from sys.path again
 # a shell that runs the tests in the background has SIGINT ignored, which processes started by tests would inherit
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ("tests.stand_ins", "tests.stand_in_release")
+pytest_plugins = ("tests.stand_ins",)
 
 
 def pytest_addoption(parser):

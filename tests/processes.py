@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import subprocess
 from pathlib import Path
 
@@ -34,3 +35,26 @@ def to_fork(**variables):
     """These variables, and what a forked process needs."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent / "forked"), os.environ.get("PYTHONPATH")]))
     return {**variables, "PYTHONPATH": path}
+
+
+class Fifo:
+    """Shows when all its writers have started, and when all are dead."""
+
+    def __init__(self, path):
+        os.mkfifo(path)
+        self.path = str(path)
+        self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def read(self, count):
+        """`count` bytes, or fewer if all writers are dead."""
+        data = b""
+        while len(data) < count:
+            assert select.select([self.end], [], [], 60)[0], "writers neither write nor die"
+            chunk = os.read(self.end, 1)
+            if not chunk:
+                break
+            data += chunk
+        return data
+
+    def all_dead(self):
+        return bool(select.select([self.end], [], [], 30)[0]) and self.read(1) == b""

@@ -12,10 +12,10 @@ import dsfix.cli
 from dsfix import rules
 from dsfix.catalogue import registry
 from dsfix.explain import signature as signatures
+from dsfix.known_bugs import coverage
+from dsfix.known_bugs import table as known_bugs
 from dsfix.outcome import Outcome
 from dsfix.patch import Severity
-from dsfix.upstream import coverage
-from dsfix.upstream import table as known_bugs
 from matrix import table
 
 CHECKOUT = Path(__file__).resolve().parents[1]

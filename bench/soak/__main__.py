@@ -1,4 +1,4 @@
-"""Long runs and injected faults: ``python bench/soak [--only PART] [--fixed DIR] [--write PAGE] …``.
+"""Long runs and injected faults: ``python bench/soak [--only PART] [--fixed DIR] [--write] …``.
 
 steps: a patched engine and the unpatched one of the fixed release in DIR train alternately; neither memory nor time per
 step may grow.
@@ -18,13 +18,16 @@ import sys
 from datetime import date
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import page
 from children import Broken
 from kills import kills
-from page import section, update
 from steps import steps
 from threads import threads
 
 PARTS = {"steps": steps, "kills": kills, "threads": threads}
+HEADINGS = {"steps": "In a long run", "kills": "When processes are killed", "threads": "With many threads"}
 
 
 def main() -> int:
@@ -35,11 +38,11 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=100, help="rounds of `threads`")
     parser.add_argument("--seed", type=int, default=0, help="seed for random moments and orders")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="also update these parts of the page")
+    parser.add_argument("--write", action="store_true", help="also write the sections of docs/overhead.md")
     options = parser.parse_args()
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dsfix", "deepspeed", "torch"))
     conditions = f"{date.today()}: {versions}, Python {platform.python_version()}, {os.cpu_count()} cores"
-    sections, status = {}, 0
+    status = 0
     for part in options.only or PARTS:
         amount = "rounds" if part == "threads" else part
         command = f"`python -m tox run -e soak -- --only {part} --{amount} {getattr(options, amount)}`"
@@ -47,10 +50,10 @@ def main() -> int:
             found = PARTS[part](options)
         except Broken as broken:
             found, status = f"Failed: {broken}", 1
-        sections[part] = section(part, command, conditions, found)
-        print(sections[part], flush=True)
+        text = f"{command}, {conditions}.\n\n{found}\n"
+        print(text, flush=True)
         if options.write:
-            update(options.write, PARTS, sections)
+            page.update(HEADINGS[part], text)
     return status
 
 

@@ -47,8 +47,8 @@ def kills(options: argparse.Namespace) -> str:
     applied = sum(outcome == "applied" for outcome in wanted.values())
     remains = ", ".join(f"{count} {what}" for what, count in left.items()) or "nothing"
     return (
-        f"{killed} processes were killed at a random moment of the {duration:.1f} s in which they import dsfix and\n"
-        "DeepSpeed after torch. No report, bytecode or cache file was half-written, and the next start always applied\n"
+        f"{killed} processes were killed, each at a random moment of the {duration:.1f} s in which it imports dsfix\n"
+        "and DeepSpeed. No report, bytecode or cache file was half-written, and the next start always applied\n"
         f"the same {applied} patches. Left behind: {remains}."
     )
 

@@ -53,11 +53,9 @@ def steps(options: argparse.Namespace) -> str:
     if slower > TIME:
         raise Broken(f"relative to the unpatched engine, a step slows down to {slower:.2f} times its initial time")
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(engine.row(window) for engine in engines)]
-    about = (
-        f"{options.steps:,} steps of ZeRO-3 with optimizer offload and gradient clipping, in blocks of {window}:\n\n"
-    )
+    about = f"{options.steps:,} steps of ZeRO-3 with optimizer offload and gradient clipping, the engines by turns:\n\n"
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
-    compared = f"\n\nRelative to the unpatched engine, step time changes by a factor of {slower:.2f} in the run."
+    compared = f"\n\nOver the run, the ratio of their step times changed by a factor of {slower:.2f}."
     return about + table + (compared if options.fixed else "")
 
 

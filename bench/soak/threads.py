@@ -51,11 +51,12 @@ def threads(options: argparse.Namespace) -> str:
     applied, other = sum(outcome == "applied" for outcome in wanted.values()), options.rounds // 2
     return (
         f"In each of {options.rounds} processes, {THREADS} threads imported DeepSpeed and {len(modules)} of its\n"
-        f"modules concurrently; nothing hung. In the {options.rounds - other} that start with `import deepspeed`,\n"
-        f"nothing was raised and all {applied} patches were applied. In the {other} that start with the\n"
-        f"submodules, Python refused {refused['']:,} imports ({refused[needed]:,} without dsfix), and in\n"
-        f"{broken['']} of them ({broken[needed]} without dsfix) DeepSpeed could no longer be\n"
-        "imported completely; all patches of the imported modules were applied."
+        f"modules at the same time; nothing hung. {options.rounds - other} processes began with `import deepspeed`:\n"
+        f"nothing was raised, and all {applied} patches were applied. The other {other} began with\n"
+        f"submodules: {refused['']:,} imports failed ({refused[needed]:,} with only the patches of severity import),\n"
+        "because Python lets a thread see the half-executed module of another rather than deadlock.\n"
+        f"In {broken['']} processes ({broken[needed]}), DeepSpeed could not be imported completely afterwards.\n"
+        "All patches of the imported modules were applied."
     )
 
 

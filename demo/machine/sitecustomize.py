@@ -30,6 +30,16 @@ def set_up_cuda() -> None:
             del sys.modules[name]
 
 
+def restore_old_names() -> None:
+    """Restores two names that torch and numpy had when DeepSpeed 0.14.2 was released, without dsfix."""
+    import numpy
+    import torch.distributed.elastic.agent.server.api as torch_elastic
+    from torch.distributed.elastic.utils.distributed import get_socket_with_port
+
+    torch_elastic._get_socket_with_port = get_socket_with_port
+    numpy.BUFSIZE = 8192
+
+
 set_up_cuda()
 if "DEMO_OLD_NAMES" in os.environ:
-    import old_names  # noqa: F401
+    restore_old_names()

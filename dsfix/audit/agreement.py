@@ -14,7 +14,7 @@ class RankObservations:
     start: Any = None
     steps: list[Any] = field(default_factory=list)
     exports: dict[str, dict[str, Any]] = field(default_factory=dict)
-    unseen: dict[str, str] = field(default_factory=dict)
+    not_compared: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     patches: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
@@ -48,14 +48,14 @@ class Difference:
 class AuditVerdict:
     """differences: in order of appearance; none means agreement within rounding.
 
-    comparisons: number of compared numbers and tensors. unseen: what could not be compared -> why. patches: ids of the
-    patches that were applied in the ranks. versions: distribution -> version. device: as Lab.device_name. failed: why
-    nothing could be compared (timeout, ranks that crashed without a message), else "". errors: the ranks' tracebacks.
+    comparisons: number of compared numbers and tensors. not_compared: what, and why. patches: ids of the patches that
+    were applied. versions: distribution -> version. device: as Lab.device_name. failed: why nothing could be
+    compared (timeout, ranks that crashed without a message), else "". errors: the ranks' tracebacks.
     """
 
     differences: tuple[Difference, ...] = ()
     comparisons: int = 0
-    unseen: Mapping[str, str] = field(default_factory=dict)
+    not_compared: Mapping[str, str] = field(default_factory=dict)
     patches: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     device: str = ""

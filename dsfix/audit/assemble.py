@@ -11,9 +11,8 @@ import torch
 
 from dsfix.audit.agreement import AuditVerdict, Difference, RankObservations
 from dsfix.audit.compare import Findings, compare
-from dsfix.audit.pieces import join
+from dsfix.audit.pieces import Record, join
 from dsfix.audit.plan import PHASES, Plan, Unsupported, complete
-from dsfix.audit.record import Record
 
 
 def read(directory: Path) -> list[RankObservations]:
@@ -27,7 +26,7 @@ def record(jobs: Mapping[str, list[RankObservations]]) -> Record:
     merged = Record()
     for job, seen in jobs.items():
         for each in seen:
-            merged.unseen.update(each.unseen)
+            merged.not_compared.update(each.not_compared)
             merged.exports.update(each.exports)
             for phase, error in each.errors.items():
                 merged.errors.setdefault(phase, error)
@@ -58,7 +57,7 @@ def verdict_of(
     return AuditVerdict(
         differences=tuple(comparison.differences),
         comparisons=comparison.comparisons,
-        unseen=comparison.unseen,
+        not_compared=comparison.not_compared,
         patches=seen[0].patches,
         versions=seen[0].versions,
         device=seen[0].device,
@@ -78,7 +77,6 @@ def _last(error: str) -> str:
 
 
 def main(plan_file: str, directory: str) -> int:
-    """Writes the verdict to DIRECTORY/verdict."""
     plan = Plan.load(Path(plan_file).read_text(encoding="utf-8"))
     jobs = {phase: read(path) for phase in PHASES if (path := Path(directory, phase)).is_dir()}
     resumed = {phase: seen for phase, seen in jobs.items() if seen}

@@ -11,8 +11,8 @@ import torch
 from dsfix.audit import bounds
 from dsfix.audit import model as models
 from dsfix.audit.agreement import Difference
+from dsfix.audit.pieces import Record, Step
 from dsfix.audit.plan import Plan
-from dsfix.audit.record import Record, Step
 from dsfix.audit.reference import Gradients, Reference
 
 
@@ -22,7 +22,7 @@ class Findings:
 
     differences: list[Difference] = field(default_factory=list)
     comparisons: int = 0
-    unseen: dict[str, str] = field(default_factory=dict)
+    not_compared: dict[str, str] = field(default_factory=dict)
 
 
 class Comparison:
@@ -103,7 +103,7 @@ class Comparison:
         if step.skipped:
             return True
         if not math.isfinite(truth.largest):
-            self._found.unseen[f"{self._phase} from step {number}"] = (
+            self._found.not_compared[f"{self._phase} from step {number}"] = (
                 "not skipped although its gradients are not finite"
             )
             return False
@@ -116,7 +116,7 @@ class Comparison:
         """Compares the norm and the clipped gradients. limits: before clipping."""
         norm_limit = bounds.norm(list(limits.values()))
         if step.norm is None:
-            self._found.unseen["norm"] = "engine.get_global_grad_norm() returns None"
+            self._found.not_compared["norm"] = "engine.get_global_grad_norm() returns None"
         else:
             self._number("norm", number, step.norm, truth.norm, norm_limit)
         relative = norm_limit / truth.norm if truth.norm else 0.0
@@ -242,7 +242,7 @@ class Comparison:
     ) -> None:
         """known: the quantity was accessible before, so that its absence is a difference."""
         if not got and wanted and not known:
-            self._found.unseen[what] = f"this DeepSpeed does not expose {what}"
+            self._found.not_compared[what] = f"this DeepSpeed does not expose {what}"
             return
         off: list[tuple[float, str, float, float, float]] = []
         for name, true in wanted.items():
@@ -266,7 +266,7 @@ class Comparison:
         """Returns the norm of the difference. Elements that are nan in both are reported as not compared."""
         nan = got.isnan() & wanted.isnan()
         if nan.any():
-            self._found.unseen[f"{self._phase}: {what}"] = "elements that are nan in both"
+            self._found.not_compared[f"{self._phase}: {what}"] = "elements that are nan in both"
         return float((got - wanted).masked_fill(nan | (got == wanted), 0.0).norm())
 
     def _add(self, difference: Difference) -> None:
@@ -285,14 +285,16 @@ def _eps(dtype: str | None) -> float:
 
 def compare(plan: Plan, record: Record) -> Findings:
     """Compares the record of DeepSpeed's training with plain PyTorch. Raises Unsupported."""
-    findings = Findings(unseen=dict(record.unseen))
+    findings = Findings(not_compared=dict(record.not_compared))
     reference = Reference(plan)
     if record.start is not None:
         comparison = Comparison(reference, "training", findings)
         comparison.start(record.start)
         comparison.steps(record.start, record.steps)
         if record.steps and all(step.skipped for step in record.steps):
-            findings.unseen["gradients"] = f"all {len(record.steps)} steps were skipped: the loss scale is too large"
+            findings.not_compared["gradients"] = (
+                f"all {len(record.steps)} steps were skipped: the loss scale is too large"
+            )
     if len(record.steps) >= plan.half > 0:
         saved = record.steps[plan.half - 1]
         for phase, tensors in record.exports.items():

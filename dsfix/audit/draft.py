@@ -25,12 +25,9 @@ class Options:
     ranks: int | None = None
     steps: int | None = None
     device: str | None = None
-    optimizer: str | None = None
     freeze: str | None = None
-    checkpointing: str | None = None
     backwards: str | None = None
     zero_init: bool | None = None
-    lora: bool = False
     schedule: str | None = None
     phases: tuple[str, ...] | None = None
     arguments: Mapping[str, Value] = field(default_factory=dict)

@@ -13,16 +13,11 @@ Value = Any
 
 
 def _on(value: Value) -> bool:
-    """Whether a block or a flag is enabled."""
     return bool(value.get("enabled")) if isinstance(value, Mapping) else value is True
 
 
-def _several(value: Value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 1
-
-
-def _positive(value: Value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _above(least: int) -> Callable[[Value], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value > least
 
 
 def _any_enabled(value: Value) -> bool:
@@ -43,7 +38,7 @@ class Limit:
 #: They affect the numbers and have no reference: the config is not audited.
 REFUSED = (
     Limit(("tensor_parallel",), bool, "all ranks of the audit are data-parallel; none splits a layer"),
-    Limit(("sequence_parallel_size",), _several, "all ranks of the audit are data-parallel; none splits a sequence"),
+    Limit(("sequence_parallel_size",), _above(1), "all ranks of the audit are data-parallel; none splits a sequence"),
     Limit(("expert_parallel",), _any_enabled, "AutoEP converts known models only"),
     Limit(("amp",), _on, "Apex casts operations on GPUs only; bf16 and fp16 are audited"),
     Limit(("compression_training",), _any_enabled, "it trains different weights than PyTorch by design"),
@@ -52,7 +47,7 @@ REFUSED = (
     Limit(("progressive_layer_drop",), _on, "it skips layers at random"),
     Limit(("eigenvalue",), _on, "it belongs to quantized training"),
     Limit(("zero_optimization", "zenflow"), bool, "it updates some weights late by design"),
-    Limit(("zero_optimization", "mics_shard_size"), _positive, "MiCS needs a model built for it"),
+    Limit(("zero_optimization", "mics_shard_size"), _above(0), "MiCS needs a model built for it"),
     Limit(
         ("zero_optimization", "offload_optimizer", "super_offload"), _on, "on a GPU it steps before the norm is known"
     ),
@@ -70,11 +65,11 @@ _DATA = "it selects the data; the audit's batches are fixed"
 #: Dropped from the config; the report names them.
 DROPPED = (
     *(Limit((name,), _on, _MONITOR) for name in ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger")),
-    *(Limit((name,), _on, _MONITOR) for name in ("flops_profiler", "wall_clock_breakdown", "memory_breakdown")),
-    *(Limit((name,), _on, _MONITOR) for name in ("dump_state",)),
+    *(Limit((name,), _on, _MONITOR) for name in ("flops_profiler", "wall_clock_breakdown")),
+    *(Limit((name,), _on, _MONITOR) for name in ("memory_breakdown", "dump_state")),
     Limit(("steps_per_print",), bool, _MONITOR),
     Limit(("pipeline",), bool, "only a PipelineModule reads it; the audit's model is not one"),
-    Limit(("activation_checkpointing",), bool, "only deepspeed.checkpointing reads it (--checkpointing is torch's)"),
+    Limit(("activation_checkpointing",), bool, "only deepspeed.checkpointing reads it; the audit's model uses torch's"),
     Limit(("sparse_attention",), bool, _OTHER_CODE),
     Limit(("compile",), bool, _OTHER_CODE),
     Limit(("hybrid_engine",), _on, "it concerns generation"),

@@ -135,7 +135,6 @@ def initial(name: str, shape: torch.Size, generator: torch.Generator) -> torch.T
 
 
 def freeze(model: Model, plan: Plan) -> Model:
-    """Sets requires_grad as the plan requires and returns the model."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad = not _frozen(name, plan)
     return model
@@ -170,7 +169,6 @@ def batch(plan: Plan, step: int, micro: int, rank: int) -> Batch:
 
 
 def batches(plan: Plan, step: int) -> Iterator[Batch]:
-    """The global batch of a step: the micro-batches of all ranks."""
     for micro in range(plan.accumulation):
         for rank in range(plan.ranks):
             yield batch(plan, step, micro, rank)

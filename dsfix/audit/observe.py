@@ -39,7 +39,7 @@ class Observer:
 
     def __init__(self, engine: Any, names: Mapping[Any, str]) -> None:
         self._engine, self._names = engine, names
-        self.unseen: dict[str, str] = {}
+        self.not_compared: dict[str, str] = {}
         self._slices = self._layout()
         self._gradients: list[Piece] = []
         self._rates: list[float] = []
@@ -81,9 +81,9 @@ class Observer:
         self._stepped = True
         for group in optimizer.param_groups:
             for held in group["params"]:
-                for results in self._slices.get(id(held), ()):
+                for piece in self._slices.get(id(held), ()):
                     if held.grad is not None:
-                        self._gradients.append(results.of(held.grad.to(torch.float32)))
+                        self._gradients.append(piece.of(held.grad.to(torch.float32)))
 
     def _parameters(self) -> Iterator[Piece]:
         seen = set()

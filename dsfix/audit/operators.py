@@ -63,7 +63,6 @@ def _current(directory: Path) -> bool:
 
 
 def main(device: str, optimizer: str) -> int:
-    """Compiles one operator; runs in its own process."""
     operator, module, name = _OPERATORS[optimizer]
     extensions = cache_directory() / f"extensions-deepspeed{deepspeed_version()}-torch{torch_build().version}"
     directory = Path(os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(extensions))) / operator

@@ -140,7 +140,7 @@ def _follow(trainer: Trainer, engine: Any, numbers: Iterable[int], seen: RankObs
             loss = trainer.step(engine, number)
             seen.steps.append(observer.state(loss))
     finally:
-        seen.unseen.update(observer.unseen)
+        seen.not_compared.update(observer.not_compared)
         observer.close()
 
 
@@ -180,7 +180,6 @@ def main(plan_file: str, directory: str, phase: str = "training", plant: str = "
 
 
 def describe(lab: Lab, seen: RankObservations) -> None:
-    """Records patches, versions and device."""
     seen.device = lab.device_name
     seen.patches = tuple(each.id for each in dsfix.report() if each.outcome is Outcome.APPLIED)
     seen.versions = {name: installed(name) or "" for name in _DISTRIBUTIONS}

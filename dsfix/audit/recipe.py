@@ -44,8 +44,8 @@ def script_groups(parameters: Mapping[str, Any], plan: Plan) -> list[ParameterGr
     fast = tuple(name for name in trained if name.startswith(("embed.", "gate.", "blocks.0.mix.lora_b")))
     vectors = tuple(name for name, parameter in trained.items() if parameter.dim() < 2 and name not in fast)
     matrices = tuple(name for name in trained if name not in fast and name not in vectors)
-    results = [ParameterGroup(matrices, 1.0, 0.1), ParameterGroup(vectors, 0.5, 0.0), ParameterGroup(fast, 2.0, 0.02)]
-    return [group for group in results if group.names]
+    groups = [ParameterGroup(matrices, 1.0, 0.1), ParameterGroup(vectors, 0.5, 0.0), ParameterGroup(fast, 2.0, 0.02)]
+    return [group for group in groups if group.names]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def recipe(plan: Plan) -> Recipe:
     if plan.optimizer:
         if plan.optimizer not in _CLIENT:
             raise Unsupported(f"torch.optim.{plan.optimizer} is not audited; supported: {', '.join(_CLIENT)}")
-        return Recipe(plan.optimizer.lower(), client_options(plan))
+        return Recipe(plan.optimizer.lower(), {**_CLIENT[plan.optimizer], "weight_decay": 0.1})
     section = plan.config.get("optimizer")
     if not section:
         raise Unsupported("the config has no optimizer and none is given: nothing would be trained")
@@ -84,11 +84,6 @@ def recipe(plan: Plan) -> Recipe:
     if name in _WITHOUT:
         raise Unsupported(f"{section['type']} is not audited: {_WITHOUT[name]}")
     raise Unsupported(f"the audit has no reference for the optimizer {section['type']}")
-
-
-def client_options(plan: Plan) -> dict[str, Any]:
-    """Returns the options of the script's own optimizer apart from its groups."""
-    return {**_CLIENT[plan.optimizer], "weight_decay": 0.1}
 
 
 def _defaults(options: dict[str, Any], rate: float) -> dict[str, Any]:

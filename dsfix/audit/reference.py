@@ -138,15 +138,15 @@ class Reference:
             return {}
         decay = {name: group.get("weight_decay", 0.0) for group in self.groups for name in group["params"]}
         true = self.update(weights, state, gradients, rates).parameters
-        results = {name: torch.zeros(()) for name in true}
+        largest = {name: torch.zeros(()) for name in true}
         for sign in (-1.0, 1.0):
             nudged = {
                 name: gradients[name].double() + sign * EPS32 * decay[name] * weights[name].double().abs()
                 for name in true
             }
             for name, moved in self.update(weights, state, nudged, rates).parameters.items():
-                results[name] = torch.maximum(results[name], (moved - true[name]).abs())
-        return {name: float(off.norm()) for name, off in results.items()}
+                largest[name] = torch.maximum(largest[name], (moved - true[name]).abs())
+        return {name: float(off.norm()) for name, off in largest.items()}
 
 
 _OPTIMIZERS: Mapping[str, Any] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..catalogue import registry
-from ..outcome import some
+from ..outcome import shortened_list
 from .agreement import AuditVerdict, Difference
 from .plan import Plan
 from .resolve import ResolvedConfig
@@ -82,7 +82,7 @@ def text(audit: Audit) -> Iterator[str]:
         yield "Interrupted: these are the results so far."
     for heading, sentences in (
         ("Assumed and changed", audit.resolved.notes),
-        ("Not compared", [f"{what}: {why}" for what, why in verdict.unseen.items()]),
+        ("Not compared", [f"{what}: {why}" for what, why in verdict.not_compared.items()]),
     ):
         if sentences:
             yield ""
@@ -140,7 +140,7 @@ def sentence(difference: Difference) -> str:
     where = f"step {difference.step + 1}"
     if difference.what == "error":
         return f"{phase}{where} fails with {difference.detail}"
-    of = f" of {some(difference.names, _NAMES)}" if difference.names else ""
+    of = f" of {shortened_list(difference.names, _NAMES)}" if difference.names else ""
     return f"{phase}from {where} on, {_subject(difference)}{of}: {difference.detail or _amount(difference)}"
 
 
@@ -168,22 +168,22 @@ def _amount(difference: Difference) -> str:
 
 
 def _fixes(audit: Audit) -> Iterator[str]:
-    verdict, without, results = audit.with_dsfix, audit.without, audit.found
+    verdict, without, search_result = audit.with_dsfix, audit.without, audit.found
     assert verdict is not None
     if without is None or without.agrees:
         if without is not None and not verdict.agrees:
             only = "This happens only with dsfix: a patch is wrong. Please report it; DSFIX_SKIP=ID disables a patch."
             yield from _wrapped(only, 0)
         return
-    if results is not None and results.fixes:
+    if search_result is not None and search_result.fixes:
         partly = "Fixed" if verdict.agrees else "Partly fixed"
         yield f"{partly} by dsfix, with `import dsfix` on the first line of the script:"
-        for fix in results.fixes:
+        for fix in search_result.fixes:
             entry = registry.catalogue().get(fix.patch)
             yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
-    elif results is not None and results.among:
+    elif search_result is not None and search_result.candidates:
         yield from _wrapped(
-            f"Fixed by dsfix, by one or more of {', '.join(results.among)}; the search ran out of time.", 0
+            f"Fixed by dsfix, by one or more of {', '.join(search_result.candidates)}; the search ran out of time.", 0
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."
@@ -203,7 +203,6 @@ def _wrapped(sentence: str, indent: int) -> Iterator[str]:
 
 
 def as_json(audit: Audit) -> dict[str, Any]:
-    """Returns the object that docs/audit.md describes."""
     search_result = audit.found
     return {
         "file": audit.file,
@@ -218,8 +217,8 @@ def as_json(audit: Audit) -> dict[str, Any]:
         and {
             "complete": search_result.complete,
             "trials": search_result.trials,
-            "cures": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in search_result.fixes],
-            "cures_among": list(search_result.among),
+            "fixes": [{"patch": fix.patch, "without_it": _verdict_json(fix.seen)} for fix in search_result.fixes],
+            "candidates": list(search_result.candidates),
         },
     }
 

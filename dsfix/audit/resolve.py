@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..check.checking import check
-from ..check.facts import Facts
 from ..rules import Finding, Level
 from . import auto, limits, shrink
 from .draft import Draft, NotAudited, Options
@@ -28,16 +27,8 @@ class ResolvedConfig:
 
 
 def resolve(file: str, options: Options) -> ResolvedConfig:
-    """Returns the Plan for a config file: JSON, hjson or accelerate's YAML.
-
-    Raises:
-        NotAudited: the file has errors or asks for something that cannot be audited.
-        ValueError: one sentence: the file cannot be read.
-    """
-    model_arguments = dict(options.arguments)
-    if options.optimizer:
-        model_arguments["optimizer"] = options.optimizer
-    checked = check(file, given=model_arguments)
+    """Returns the Plan for a config file: JSON, hjson or accelerate's YAML. Raises ValueError with a sentence."""
+    checked = check(file, given=options.arguments)
     _require_no_errors(file, checked.findings)
     draft = Draft(checked.facts, options)
     for step in _STEPS:
@@ -60,10 +51,11 @@ def _choose(draft: Draft) -> None:
     checkpointing = None
     if model_arguments.get("gradient_checkpointing"):
         checkpointing = "reentrant" if model_arguments.get("use_reentrant") else "non-reentrant"
-    lora = options.lora or "lora" in model_arguments
+    lora = "lora" in model_arguments
     zero_init = options.zero_init
     if zero_init is None:
-        zero_init = facts.stage == 3 and (facts.has_auto or _accelerate_sets_init(facts))
+        by_accelerate = facts.accelerate is not None and bool(facts.accelerate.block.get("zero3_init_flag"))
+        zero_init = facts.stage == 3 and (facts.has_auto or by_accelerate)
     requested_ranks = options.ranks or facts.world_size or Plan.ranks
     ranks = options.ranks or min(requested_ranks, options.most_ranks)
     chosen: dict[str, Any] = {
@@ -72,7 +64,7 @@ def _choose(draft: Draft) -> None:
         "steps": options.steps,
         "device": options.device,
         "freeze": options.freeze or ("base" if lora else None),
-        "checkpointing": options.checkpointing or checkpointing,
+        "checkpointing": checkpointing,
         "backwards": options.backwards or ("dict" if facts.filled_in else None),
         "zero_init": zero_init,
         "lora": lora,
@@ -84,10 +76,6 @@ def _choose(draft: Draft) -> None:
         draft.notes.append(f"{ranks} of {requested_ranks} ranks")
     if facts.filled_in and not options.backwards:
         draft.notes.append("the model returns a dictionary, as those of transformers do (--backwards)")
-
-
-def _accelerate_sets_init(facts: Facts) -> bool:
-    return facts.accelerate is not None and bool(facts.accelerate.block.get("zero3_init_flag"))
 
 
 def _old_form(draft: Draft) -> None:
@@ -139,7 +127,7 @@ def _optimizer(draft: Draft) -> None:
         return
     config.setdefault("zero_allow_untested_optimizer", True)
     draft.set(optimizer="AdamW")
-    draft.notes.append("no optimizer in the config: torch.optim.AdamW is passed, as by transformers (--optimizer)")
+    draft.notes.append("no optimizer in the config: torch.optim.AdamW, as by transformers (--model-args optimizer=…)")
 
 
 def _model(draft: Draft) -> None:

@@ -47,7 +47,7 @@ def save(lab: Lab, plan: Plan, engine: Any, root: Path, seen: RankObservations) 
             _zero_to_fp32(root, seen)
         loadable = [phase for phase in LOADING if phase in plan.phases]
         if "universal" in loadable and (why := _no_universal(plan, root)):
-            seen.unseen["universal"] = why
+            seen.not_compared["universal"] = why
             loadable.remove("universal")
         (root / "phases.json").write_text(json.dumps(loadable), encoding="utf-8")
     lab.torch.distributed.barrier()
@@ -88,7 +88,7 @@ def load(engine: Any, root: Path) -> None:
 def _save_16bit(lab: Lab, engine: Any, root: Path, seen: RankObservations) -> None:
     if not engine.save_16bit_model(str(root / "16bit")):
         why = "save_16bit_model does nothing under ZeRO-3 unless stage3_gather_16bit_weights_on_model_save is on"
-        seen.unseen["16bit"] = why
+        seen.not_compared["16bit"] = why
     elif lab.rank == 0:
         seen.exports["16bit"] = _tensors(root / "16bit" / "pytorch_model.bin")
 
@@ -96,7 +96,9 @@ def _save_16bit(lab: Lab, engine: Any, root: Path, seen: RankObservations) -> No
 def _zero_to_fp32(root: Path, seen: RankObservations) -> None:
     """Exports by DeepSpeed's function, and by the script that it wrote into the checkpoint."""
     if not _has_optimizer_files(root):
-        seen.unseen["zero_to_fp32"] = "without ZeRO a checkpoint has no *_optim_states.pt, which zero_to_fp32 reads"
+        seen.not_compared["zero_to_fp32"] = (
+            "without ZeRO a checkpoint has no *_optim_states.pt, which zero_to_fp32 reads"
+        )
         return
     try:
         function = import_module("deepspeed.utils.zero_to_fp32").get_fp32_state_dict_from_zero_checkpoint
@@ -111,7 +113,7 @@ def _zero_to_fp32(root: Path, seen: RankObservations) -> None:
             runpy.run_path(script, run_name="__main__")
         seen.exports["zero_to_fp32.py"] = _tensors(out / "pytorch_model.bin" if out.is_dir() else out)
     except ModuleNotFoundError as error:
-        seen.unseen["zero_to_fp32.py"] = f"{error}, which the script needs"
+        seen.not_compared["zero_to_fp32.py"] = f"{error}, which the script needs"
     except Exception:
         seen.errors["zero_to_fp32.py"] = traceback.format_exc()
 

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Callable, Protocol, TypeVar
+from typing import Callable, TypeVar
 
 from ..catalogue import registry
 from ..patch import Severity
@@ -14,14 +14,6 @@ from .agreement import AuditVerdict
 from .plan import Plan
 
 _Item = TypeVar("_Item")
-
-
-class Trial(Protocol):
-    """dsfix.audit.trial.trial, with the parameters that an audit of the installed DeepSpeed uses."""
-
-    def __call__(
-        self, plan: Plan, *, skip: Sequence[str] = ..., patched: bool = ..., timeout: float = ...
-    ) -> AuditVerdict: ...
 
 
 @dataclass(frozen=True)
@@ -36,12 +28,12 @@ class Fix:
 class SearchResult:
     """What was found so far; it grows during the search, so that an interrupted search can be reported.
 
-    fixes: the patches that are needed, each of them necessary. among: if time ran out, the patches that contain the
-    needed ones. trials: their number. complete: the search ended neither by the time limit nor by the user.
+    fixes: the patches that are needed, each of them necessary. candidates: if time ran out, patches that include
+    the needed ones. trials: their number. complete: the search ended neither by the time limit nor by the user.
     """
 
     fixes: list[Fix] = field(default_factory=list)
-    among: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
     trials: int = 0
     complete: bool = False
 
@@ -52,13 +44,13 @@ class _OutOfTime(Exception):
 
 @dataclass
 class Search:
-    """A search for one plan. with_dsfix: the verdict with all patches that apply.
+    """A search for one plan. trial: as in trial.py. with_dsfix: the verdict with all patches that apply.
 
     deadline: of time.monotonic(). timeout: of one trial, in seconds. watched: called before each trial with what is
     tried, and after it with None and the verdict.
     """
 
-    trial: Trial
+    trial: Callable[..., AuditVerdict]
     plan: Plan
     with_dsfix: AuditVerdict
     deadline: float
@@ -100,8 +92,8 @@ class Search:
     def _try_only(self, plan: Plan, kept: Sequence[str]) -> AuditVerdict:
         applied = self.with_dsfix.patches
         verdict = self._try(_with(kept, applied), plan, set(applied) - set(kept))
-        if self._as_good(verdict) and len(kept) < len(self.found.among):
-            self.found.among = tuple(kept)
+        if self._as_good(verdict) and len(kept) < len(self.found.candidates):
+            self.found.candidates = tuple(kept)
         return verdict
 
     def _as_good(self, verdict: AuditVerdict) -> bool:
@@ -109,7 +101,7 @@ class Search:
         return not verdict.failed and _kinds(verdict) <= _kinds(self.with_dsfix)
 
     def _find_fixes(self, without: AuditVerdict, suspects: Iterable[str]) -> None:
-        self.found.among = applied = self.with_dsfix.patches
+        self.found.candidates = applied = self.with_dsfix.patches
         small = _narrowed(self.plan, without)
         named, left = self._follow_errors(small, without)
         if named and self._as_good(left):
@@ -118,7 +110,7 @@ class Search:
             needed = self._needed(small, left, named, suspects)
         plans = dict.fromkeys(needed, small)
         while len(plans) < len(applied):  # a later phase may differ too
-            self.found.among = applied
+            self.found.candidates = applied
             left = self._try_only(self.plan, list(plans))
             if self._as_good(left):
                 break
@@ -127,7 +119,7 @@ class Search:
             if not more:  # it differs only with all phases
                 plan, more = self.plan, self._besides(self.plan, list(plans), choices[-1:])
             plans.update(dict.fromkeys(more, plan))
-        self.found.among = ()
+        self.found.candidates = ()
         self.found.fixes = [Fix(patch, without if len(plans) == 1 else None) for patch in plans]
         for number, (patch, plan) in enumerate(plans.items() if len(plans) > 1 else ()):
             others = [each for each in plans if each != patch]

@@ -15,8 +15,7 @@ from dsfix.audit import operators
 from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.audit.plan import Plan
 from dsfix.lab.cuda import schedule
-from dsfix.lab.distributions import gpu_likely
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, gpu_likely
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import RankResult, fresh_command, launch

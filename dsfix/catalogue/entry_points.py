@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 
-from ..outcome import describe
+from ..outcome import error_text
 
 GROUP = "dsfix.patches"
 _GROUP_HEADER = b"[dsfix.patches]"
@@ -34,7 +34,7 @@ def declared() -> Iterator[Plugin]:
                 written
             ).entry_points  # as written: Python 3.9 does not normalize dots
         except Exception as error:  # metadata that cannot be read
-            yield Plugin(name, "entry_points.txt", describe(error))
+            yield Plugin(name, "entry_points.txt", error_text(error))
             continue
         for module in sorted({point.value.strip() for point in group_entry_points if point.group == GROUP}):
             is_module = all(part.isidentifier() for part in module.split("."))

@@ -6,21 +6,26 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, TypeVar
 
-from ..outcome import describe
+from ..outcome import error_text
 from ..patch import Patch
 from . import entry_points
 
 INDEX = Path(__file__).with_name("index.json")
+PROVEN = Path(__file__).with_name("proven.txt")
+"""Digests of the sources to which the source proof applied each patch, one line per patch."""
 _OWN = "dsfix"
 _PACKAGE = "dsfix.patches"
+_CHECKOUT = Path(__file__).resolve().parents[2] / "patches"  # next to the package, where no import finds it
 
 
 class Summary(NamedTuple):
@@ -49,7 +54,6 @@ class Entry(NamedTuple):
 
     @property
     def area(self) -> str:
-        """The folder of its file."""
         return self.module.__name__.rpartition(".")[0].rpartition(".")[2]
 
     @property
@@ -73,7 +77,7 @@ class BrokenEntry(NamedTuple):
 @functools.cache
 def load() -> tuple[dict[str, Entry], tuple[BrokenEntry, ...]]:
     """All patches ordered by id, those of plug-ins after dsfix's own, and the broken ones."""
-    return _by_id((*_own(), *_plugin_entries()))
+    return _by_id((*_own_entries(), *_plugin_entries()))
 
 
 def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[str, Summary], tuple[BrokenEntry, ...]]:
@@ -92,12 +96,12 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
     return _by_id((*(Summary(*each) for each in cached), *plugins))
 
 
-def shipped() -> dict[str, Any]:
+def index_contents() -> dict[str, Any]:
     """What index.json should have: `of`, a digest of all files of dsfix.patches, and their `summaries`."""
-    return {"of": _content(), "summaries": _loaded_summaries()}
+    return {"of": _files_digest(), "summaries": _loaded_summaries()}
 
 
-def _content() -> str:
+def _files_digest() -> str:
     digest = hashlib.blake2b(digest_size=16)
     for folder, each in sorted((folder, each.path) for folder, each in _files()):
         name = os.path.basename(each)
@@ -130,7 +134,7 @@ def _own_summaries() -> list[list[object]] | None:
     """The summaries of dsfix's own patches, which are imported only if index.json does not match their files."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         known = json.loads(INDEX.read_text(encoding="utf-8"))
-        if known["of"] == _content():
+        if known["of"] == _files_digest():
             return list(known["summaries"])
     return _loaded_summaries()
 
@@ -140,6 +144,19 @@ def _loaded_summaries() -> list[list[object]] | None:
     entries, broken = load()
     own = (each.summary for each in entries.values() if each.distribution == _OWN)
     return None if broken else [list(each) for each in own]
+
+
+def is_proven(digest: str) -> bool:
+    """Whether the source proof applied a patch to a source, by the digest of both, `engine.verdict.fingerprint`."""
+    return digest in _digests()
+
+
+@functools.cache
+def _digests() -> frozenset[str]:
+    try:
+        return frozenset(PROVEN.read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # then the source itself is read
+        return frozenset()
 
 
 def entry(summary: Summary) -> Entry:
@@ -160,31 +177,36 @@ def _by_id(loaded: Iterable[_Known | BrokenEntry]) -> tuple[dict[str, _Known], t
         if isinstance(each, BrokenEntry):
             broken.append(each)
         elif each.id in known:
-            broken.append(BrokenEntry(each.id, f"{_name(known[each.id])} has the same id and takes precedence"))
+            first = getattr(known[each.id].module, "__name__", known[each.id].module)
+            broken.append(BrokenEntry(each.id, f"{first} has the same id and takes precedence"))
         else:
             known[each.id] = each
     return known, tuple(broken)
 
 
-def _name(each: Entry | Summary) -> str:
-    return each.module.__name__ if isinstance(each, Entry) else each.module
-
-
-def _own() -> Iterator[Entry | BrokenEntry]:
+def _own_entries() -> Iterator[Entry | BrokenEntry]:
     patches, reason = _package()
     if patches is None:
         yield BrokenEntry(_PACKAGE, f"{reason}; reinstall dsfix")
     else:
-        yield from (_entry(_last(module), f"{_PACKAGE}.{module}") for module in _modules(patches))
+        yield from (_entry(_id_of_module(module), f"{_PACKAGE}.{module}") for module in _modules(patches))
 
 
 def _package() -> tuple[ModuleType | None, str]:
     package, reason = _import(_PACKAGE)
     if package is not None:
         return package, reason
-    from . import checkout
+    return _try_import(functools.partial(_load_checkout, _PACKAGE))
 
-    return _try_import(functools.partial(checkout.load, _PACKAGE))
+
+def _load_checkout(name: str) -> ModuleType:
+    """The package of patches of a checkout that is not installed, as the module `name`. Raises ModuleNotFoundError."""
+    spec = importlib.util.spec_from_file_location(name, _CHECKOUT / "__init__.py")
+    if spec is None or spec.loader is None or not (_CHECKOUT / "_template.py").is_file():  # not another package's
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _modules(package: ModuleType) -> list[str]:
@@ -193,12 +215,11 @@ def _modules(package: ModuleType) -> list[str]:
     for module in pkgutil.iter_modules(package.__path__):
         folders = [os.path.join(place, module.name) for place in package.__path__]
         inside = pkgutil.iter_modules(folders, f"{module.name}.") if module.ispkg else [module]
-        names += [info.name for info in inside if not _last(info.name).startswith("_")]
-    return sorted(names, key=_last)
+        names += [info.name for info in inside if not _id_of_module(info.name).startswith("_")]
+    return sorted(names, key=_id_of_module)
 
 
-def _last(name: str) -> str:
-    """The id of the patch in the module of that name."""
+def _id_of_module(name: str) -> str:
     return name.rpartition(".")[2]
 
 
@@ -214,7 +235,7 @@ def _plugin_entries() -> Iterator[Entry | BrokenEntry]:
         from . import declarations
 
         for name in [plugin.module] if inside is None else inside:
-            loaded = _entry(f"{plugin.distribution}:{_last(name)}", name, plugin.distribution)
+            loaded = _entry(f"{plugin.distribution}:{_id_of_module(name)}", name, plugin.distribution)
             flaw = declarations.first_error(loaded.patch) if isinstance(loaded, Entry) else ""
             yield BrokenEntry(loaded.id, flaw) if flaw else loaded
 
@@ -246,25 +267,13 @@ def _try_import(load: Callable[[], ModuleType]) -> tuple[ModuleType | None, str]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # one broken file must not affect the others, even if it calls sys.exit
-        return None, describe(error)
+        return None, error_text(error)
 
 
 def catalogue() -> dict[str, Entry]:
-    """id -> entry, for every patch that could be loaded."""
     return load()[0]
 
 
 def plugin_distributions() -> list[str]:
     """The other distributions whose patches were loaded."""
     return list(dict.fromkeys(each.distribution for each in catalogue().values() if each.distribution != _OWN))
-
-
-class UnknownPatch(LookupError):
-    """No patch has this id; the message suggests the nearest ids."""
-
-    def __init__(self, patch_id: str, known: Iterable[str]) -> None:
-        import difflib
-
-        near = difflib.get_close_matches(patch_id, list(known), n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; `python -m dsfix find WORDS` searches"
-        super().__init__(f"no patch is called {patch_id!r}{hint}")

@@ -59,11 +59,7 @@ def is_accelerate(content: dict[str, Any]) -> bool:
 
 
 def resolve(path: str, content: dict[str, Any]) -> tuple[Reading, Accelerate]:
-    """Returns the DeepSpeed config that accelerate uses for this file, and the file's own content.
-
-    Raises:
-        Unreadable: it contains no DeepSpeed config, or the file it names cannot be read.
-    """
+    """The DeepSpeed config that accelerate uses for this file, and the file's own content. Raises Unreadable."""
     block = content.get("deepspeed_config")
     if not isinstance(block, dict) or not block:
         raise Unreadable(f"{path} has no deepspeed_config block: accelerate runs without DeepSpeed")
@@ -81,10 +77,7 @@ def resolve(path: str, content: dict[str, Any]) -> tuple[Reading, Accelerate]:
 def _file(path: str, named: str) -> str:
     """Returns the file that the block names, or else the one of that name next to accelerate's file.
 
-    accelerate itself takes the name as it is, relative to the working directory.
-
-    Raises:
-        Unreadable: neither exists.
+    accelerate itself takes the name as it is, relative to the working directory. Raises Unreadable: neither exists.
     """
     beside = os.path.dirname(path)
     last = re.split(r"[\\/]", named)[-1]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Union
+
+from ..outcome import did_you_mean
 
 Value = Union[str, int, float, bool]
 
@@ -75,11 +76,7 @@ KNOWN: dict[str, tuple[Callable[[str], Value], str]] = {
 
 
 def parse(texts: Iterable[str]) -> dict[str, Value]:
-    """Parses ``["learning_rate=1e-5,bf16=true", "lora=peft"]`` into a dictionary.
-
-    Raises:
-        UnknownArgument: an item is not KEY=VALUE, or as in `checked`.
-    """
+    """Parses ``["learning_rate=1e-5,bf16=true", "lora=peft"]`` into a dictionary. Raises UnknownArgument."""
     parsed = {}
     for pair in (pair.strip() for text in texts for pair in text.split(",") if pair.strip()):
         name, equals, value = pair.partition("=")
@@ -90,17 +87,12 @@ def parse(texts: Iterable[str]) -> dict[str, Value]:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Value]:
-    """Returns the arguments with their values parsed.
-
-    Raises:
-        UnknownArgument: an argument is unknown, or its value is invalid.
-    """
+    """Returns the arguments with their values parsed. Raises UnknownArgument."""
     values: dict[str, Value] = {}
     for name, value in given.items():
         if name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known arguments: {', '.join(KNOWN)}"
-            raise UnknownArgument(f"unknown model argument {name!r}; {hint}")
+            hint = did_you_mean(name, KNOWN, f"; known arguments: {', '.join(KNOWN)}")
+            raise UnknownArgument(f"unknown model argument {name!r}{hint}")
         try:
             values[name] = KNOWN[name][0](str(value))
         except ValueError as error:

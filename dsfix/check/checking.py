@@ -9,7 +9,6 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Union
 
@@ -21,12 +20,12 @@ from ..doctor.memory import physical
 from ..doctor.platform import wsl
 from ..job import AUTO
 from ..outcome import Outcome
-from ..rules import Finding, findings, fits, load
+from ..rules import Finding, all_in_range, findings, load
 from ..settings import Settings
 from . import accelerate, arguments, extract, keys
 from .facts import Facts, is_inference, name_of
 from .reading import Reading, Unreadable, from_text, read
-from .rules.placeholders import FOR_PLACEHOLDERS
+from .rules.file import FOR_PLACEHOLDERS
 
 Config = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
 # the rules that hold for a config of deepspeed.init_inference, of which only the keys are known
@@ -59,10 +58,10 @@ class CheckResult:
 
     def _state(self, entry: registry.Entry) -> tuple[str, str]:
         if self.installed:
-            verdict = survey.decide(entry, Settings.read())
+            verdict = survey.verdict_of(entry, Settings.read())
             word = "applies here" if verdict.outcome is Outcome.PENDING else verdict.outcome.value
             return word, verdict.reason
-        affected = fits(entry.patch.affects, _versions(self.release))
+        affected = all_in_range(entry.patch.affects, _versions(self.release))
         claim = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
         return ("would apply" if affected else "not-affected"), f"affects {claim}"
 
@@ -216,7 +215,7 @@ def _target(wanted: str | None) -> tuple[keys.KnownKeys, str, list[str], bool]:
         assumed.append(f"deepspeed {newest}, because the installed one has no valid version (its keys are used)")
         version = Version(newest)
     try:
-        return _read_from(_package()), str(version), assumed, True
+        return _read_from(versions.module_file("deepspeed")), str(version), assumed, True
     except extract.UnreadableSource as error:
         assumed.append(f"the keys of deepspeed {version} from dsfix's table: {error}")
         return keys.of_release(version), str(version), assumed + _outside(version), True
@@ -231,18 +230,10 @@ def _outside(version: Version) -> list[str]:
 
 
 @functools.cache
-def _read_from(package: Path) -> keys.KnownKeys:
-    return extract.extract_keys(package)
-
-
-def _package() -> Path:
-    try:
-        spec = find_spec("deepspeed")
-    except (ImportError, ValueError) as error:
-        raise extract.UnreadableSource(str(error)) from None
-    if spec is None or spec.origin is None:
+def _read_from(file: str | None) -> keys.KnownKeys:
+    if file is None:
         raise extract.UnreadableSource("the package is missing or empty")
-    return Path(spec.origin).parent
+    return extract.extract_keys(Path(file).parent)
 
 
 def _versions(release: str) -> dict[str, str | None]:

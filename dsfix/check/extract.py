@@ -12,12 +12,9 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 from .keys import Key, KnownKeys
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeGuard
 
 Place = tuple[str, ...]  # path of a value in the config; () is the config itself
 Definition = Union[ast.FunctionDef, ast.ClassDef]
@@ -33,11 +30,7 @@ class UnreadableSource(Exception):
 
 
 def extract_keys(package: Path) -> KnownKeys:
-    """Returns the keys read by the DeepSpeed in the directory `package` (the one with its __init__.py).
-
-    Raises:
-        UnreadableSource: the directory has no DeepSpeedConfig, or lacks a module that it imports.
-    """
+    """The keys read by the DeepSpeed in this directory, the one with its __init__.py. Raises UnreadableSource."""
     source = _Source(package)
     config = source.module("runtime.config")
     if config is None or not isinstance(config.names.get("DeepSpeedConfig"), ast.ClassDef):
@@ -284,7 +277,6 @@ class _Body(ast.NodeVisitor):
         self.generic_visit(node)
 
     def bind(self, target: ast.expr, items: ast.expr) -> None:
-        """Notes which names of keys the variable of a loop may hold."""
         if isinstance(target, ast.Name):
             names = {name for each in getattr(items, "elts", ()) for name in self.names(each)}
             self.held.names.setdefault(target.id, set()).update(names)
@@ -313,7 +305,6 @@ class _Body(ast.NodeVisitor):
                 self.reader.function(module, owner, function, bindings)
 
     def bound(self, call: ast.Call, callee: ast.FunctionDef) -> _Bindings:
-        """Returns what the callee's parameters hold."""
         parameters = [argument.arg for argument in callee.args.args if argument.arg != "self"]
         defaults = callee.args.defaults
         defaults_by_name: dict[str, ast.expr] = dict(zip(parameters[len(parameters) - len(defaults) :], defaults))
@@ -368,15 +359,12 @@ class _Body(ast.NodeVisitor):
         if not bound.places:
             return set()
         inside = _Body(self.reader, module, None, bound)
-        returned = [node.value for node in ast.walk(callee) if isinstance(node, ast.Return)]
-        return {place for value in returned if _is_lookup(value) for place in inside.places(value)}
+        returned = (node.value for node in ast.walk(callee) if isinstance(node, ast.Return))
+        lookups = (value for value in returned if isinstance(value, ast.Call) and _last(value.func) == "get")
+        return {place for lookup in lookups for place in inside.places(lookup)}
 
     def _below(self, held: ast.expr, key: ast.expr) -> set[Place]:
         return {(*place, name) for place in self.places(held) for name in self.names(key)}
-
-
-def _is_lookup(node: ast.expr | None) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call) and _last(node.func) == "get"
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -126,12 +126,10 @@ class Facts:
         return self.job.on(section)
 
     def number(self, argument: str) -> float | None:
-        """Returns a numeric model argument, None if it is not given."""
         value = self.arguments.get(argument)
         return float(value) if is_number(value) else None
 
     def may_be(self, section: str) -> bool:
-        """Whether it is enabled, or still to be filled in."""
         return self.job.may_be(section)
 
     @property
@@ -155,7 +153,6 @@ class Facts:
         )
 
     def elsewhere(self, path: Path) -> str | None:
-        """Returns the releases that read a key, as text; None if there are none."""
         return keys.elsewhere((keys.INFERENCE, *path) if self.inference else path)
 
     @property
@@ -193,12 +190,12 @@ def is_inference(config: Mapping[str, Any], known: KnownKeys) -> bool:
     names = [name for name in map(str, config) if not name.startswith(placeholders.COMMENTS)]
     if any(_trains(name, known) and not _infers((name,), known) for name in names):
         return False
-    telling = (path for path, _ in walk(config) if path[:-1] in _PARALLEL or (path not in _PARALLEL and _tells(path)))
-    return any(_infers(path, known) and not _trains("/".join(path), known) for path in telling)
-
-
-def _tells(path: Path) -> bool:
-    return len(path) == 1 and path[0] not in _GENERAL
+    distinctive = (
+        path
+        for path, _ in walk(config)
+        if path[:-1] in _PARALLEL or (len(path) == 1 and path not in _PARALLEL and path[0] not in _GENERAL)
+    )
+    return any(_infers(path, known) and not _trains("/".join(path), known) for path in distinctive)
 
 
 def _infers(path: Path, known: KnownKeys) -> bool:

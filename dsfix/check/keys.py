@@ -6,7 +6,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,9 @@ def nearest(name: str, known: list[str]) -> str | None:
     folded = {each.lower().replace("-", "_"): each for each in known}
     written = name.lower().replace("-", "_")
     close = difflib.get_close_matches(written, list(folded), n=3, cutoff=_CUTOFF)
-    return next((folded[results] for results in close if _closest_key(written.split("_"), results.split("_"))), None)
+    return next(
+        (folded[candidate] for candidate in close if _closest_key(written.split("_"), candidate.split("_"))), None
+    )
 
 
 def _closest_key(written: list[str], known: list[str]) -> bool:
@@ -146,19 +148,3 @@ def elsewhere(path: tuple[str, ...]) -> str | None:
     if not spans:
         return None
     return ", ".join(f"{first} to {last}" if last else f"{first} and later" for first, last, _ in spans)
-
-
-def merged(releases: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    spans: dict[str, list[list[str | None]]] = {}
-    names = list(releases)
-    for number, (release, flat) in enumerate(releases.items()):
-        for path, what in flat.items():
-            known = spans.setdefault(path, [])
-            if known and known[-1][2] == what and known[-1][1] == names[number - 1]:
-                known[-1][1] = release
-            else:
-                known.append([release, release, what])
-    for known in spans.values():
-        if known[-1][1] == names[-1]:
-            known[-1][1] = None
-    return {"releases": [names[0], names[-1]], "keys": dict(sorted(spans.items()))}

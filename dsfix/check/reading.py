@@ -37,11 +37,7 @@ class Reading:
 
 
 def read(path: str) -> Reading:
-    """Reads a JSON, hjson or (by its extension) YAML file.
-
-    Raises:
-        Unreadable: the file cannot be read, or has no config.
-    """
+    """Reads a JSON, hjson or (by its extension) YAML file. Raises Unreadable."""
     return from_text(path, _text(path))
 
 

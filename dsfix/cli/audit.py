@@ -9,14 +9,14 @@ import os
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from .. import versions
 from ..audit.plan import PHASES
 from ..check import arguments
 from . import prepare
 from .exits import INTERRUPTED, NO_ANSWER, NO_DEEPSPEED, OK, TROUBLE, CommandError
-from .printing import output, progress
+from .printing import output
 
 if TYPE_CHECKING:
     from ..audit.agreement import AuditVerdict
@@ -49,17 +49,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ]
     )
     command.add_argument("file", metavar="FILE", help="ds_config.json, or accelerate's YAML")
-    add = command.add_argument
-    add("--ranks", type=_number(1, 8), metavar="N", help="processes, 1 to 8 (default: accelerate's, else 2)")
-    add("--steps", type=_number(2, 50), metavar="N", help="optimizer steps, 2 to 50 (default: 6)")
+    add, seconds = command.add_argument, prepare.number(1, 86400)
+    add("--ranks", type=prepare.number(1, 8), metavar="N", help="processes, 1 to 8 (default: accelerate's, else 2)")
+    add("--steps", type=prepare.number(2, 50), metavar="N", help="optimizer steps, 2 to 50 (default: 6)")
     add(
         "--device",
         choices=("cuda", "cpu"),
         help="cuda: a GPU, else the emulated device; cpu: DeepSpeed on the CPU",
     )
-    add("--optimizer", metavar="NAME", help="torch.optim class that the script passes to deepspeed.initialize")
     add("--freeze", choices=("none", "part", "base"), help="which parameters are frozen (default: part; base for LoRA)")
-    add("--checkpointing", choices=("none", "reentrant", "non-reentrant"), help="gradient checkpointing")
     add(
         "--backwards",
         choices=("loss", "dict", "two", "tensor"),
@@ -67,7 +65,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "loss.backward()",
     )
     add("--zero-init", action=argparse.BooleanOptionalAction, help="build the model under deepspeed.zero.Init")
-    add("--lora", action="store_true", help="add LoRA adapters and freeze everything else")
     add(
         "--schedule",
         type=schedule,
@@ -77,27 +74,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--phases", type=_phases, metavar="NAME,…", help=f"{', '.join(PHASES)} or none (default: all)")
     add("--model-args", action="append", default=[], metavar="KEY=VALUE[,…]", help="see below; may be repeated")
     add("--no-search", action="store_true", help="only compare, with and without dsfix")
-    add("--time", type=_number(1, 86400), default=300, metavar="SECONDS", help="limit of the search (default: 300)")
-    add(
-        "--timeout",
-        type=_number(1, 86400),
-        default=120,
-        metavar="SECONDS",
-        help="limit per trial (default: 120)",
-    )
-
-
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"must be between {least} and {most}, got {text!r}")
-        return int(text)
-
-    return read
+    add("--time", type=seconds, default=300, metavar="SECONDS", help="limit of the search (default: 300)")
+    add("--timeout", type=seconds, default=120, metavar="SECONDS", help="limit per trial (default: 120)")
 
 
 def schedule(text: str) -> str:
-    """The type of the option --schedule."""
     from ..lab.cuda.schedule import parse
 
     try:
@@ -175,14 +156,14 @@ def _resolved(options: argparse.Namespace) -> ResolvedConfig:
 
 def _device(wanted: str | None) -> tuple[str, int | None, str]:
     """Returns the device, the number of GPUs or None, and why it is the CPU if that was not requested."""
-    from ..lab import cuda_device
+    from ..lab import accelerator
     from ..lab.cuda import compiling
-    from ..lab.errors import LabUnavailable
+    from ..lab.distributions import LabUnavailable
 
     if wanted == "cpu":
         return "cpu", None, ""
     try:
-        if cuda_device.has_gpu():
+        if accelerator.has_gpu():
             import torch
 
             return "cuda", torch.cuda.device_count(), ""
@@ -197,7 +178,7 @@ def _device(wanted: str | None) -> tuple[str, int | None, str]:
 def _audit(audit: Audit, options: argparse.Namespace) -> None:
     from ..audit.agreement import AuditVerdict
     from ..audit.trial import ranks
-    from ..lab.errors import LabUnavailable
+    from ..lab.distributions import LabUnavailable
 
     try:
         with ranks(audit.resolved.plan.device) as command:
@@ -215,7 +196,7 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
     plan = audit.resolved.plan
     operator = operators.needed(plan)
     run = functools.partial(trial, command=command)
-    shown = progress.Progress(3 if operator else 2)
+    shown = output.Progress(3 if operator else 2)
     if operator:
         shown.start(f"compiling DeepSpeed's {operator}, unless it is in the cache")
         shown.done(f"{compiled(plan, command):.1f} s")
@@ -229,7 +210,7 @@ def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> Non
     shown.done(in_short(audit.without))
     if options.no_search or verdict.failed or (verdict.agrees and audit.without.agrees):
         return
-    shown = progress.Progress(None)
+    shown = output.Progress(None)
 
     def watched(what: str | None, seen: AuditVerdict | None) -> None:
         if what is not None:

@@ -8,10 +8,9 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from packaging.version import InvalidVersion, Version
-
 from ..check import arguments
 from ..rules import Level
+from . import prepare
 from .exits import BAD_USAGE, OK, TROUBLE, CommandError
 from .printing import output
 
@@ -40,10 +39,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ]
     )
     command.add_argument("files", metavar="FILE", nargs="+", help="ds_config.json, or accelerate's YAML")
-    command.add_argument("--world-size", type=_positive, metavar="N", help="number of processes of the job")
-    command.add_argument(
-        "--deepspeed", type=_release, metavar="VERSION", help="check for this release (default: the installed one)"
-    )
+    world_size = prepare.number(1, 1 << 20)
+    command.add_argument("--world-size", type=world_size, metavar="N", help="number of processes of the job")
+    command.add_argument("--deepspeed", metavar="VERSION", help="check for this release (default: the installed one)")
     command.add_argument(
         "--plain",
         action="store_true",
@@ -58,24 +56,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="facts about the training that the config does not contain, e.g. per_device_train_batch_size=2,bf16=true,"
         "lora=peft; may be repeated",
     )
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
-    return value
-
-
-def _release(text: str) -> str:
-    try:
-        Version(text)
-    except InvalidVersion:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a version of DeepSpeed") from None
-    return text
 
 
 def run(options: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     prepare.require_deepspeed()
-    entries = survey.named(options.ids) or list(registry.catalogue().values())
+    entries = survey.find_all_entries(options.ids) or list(registry.catalogue().values())
     verdicts = survey.verdicts()
     edits, notes = [], []
     for entry in sorted(entries, key=lambda entry: entry.id):

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if any(file.trouble for file in reading.files):
         return BAD_USAGE
     recognised = any(
-        ranked_finding.found.problem and ranked_finding.standing is not FindingRole.EXCLUDED
+        ranked_finding.recognised.problem and ranked_finding.role is not FindingRole.EXCLUDED
         for ranked_finding in ranked_findings
     )
     return OK if recognised else NO_ANSWER

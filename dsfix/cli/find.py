@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from .. import survey, versions
 from ..catalogue import registry
-from ..upstream import coverage, releases, search, table
+from ..known_bugs import coverage, search, table
 from .exits import NO_ANSWER, OK
-from .printing import output, upstream
+from .printing import known_bugs, output
 
 NAME = "find"
 HELP = "search the known bugs by words or upstream number; those of the installed DeepSpeed come first"
@@ -27,25 +27,25 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     known, entries, query = table.load(), registry.catalogue(), " ".join(options.words)
-    bugs = upstream.lookup(query)
+    bugs = known_bugs.lookup(query)
     if not bugs and not survey.reference(query):
         bugs = search.search(query, coverage.bugs(known, entries), entries)
     try:
-        release, about = releases.installed(versions.installed("deepspeed") or "", known)[0], ""
-    except releases.UnknownRelease:
+        release, about = table.installed_release(versions.installed("deepspeed") or "", known)[0], ""
+    except table.UnknownRelease:
         release, about = known.releases[-1], "the newest, "
     here = [(bug, bug.on(release)) for bug in bugs if bug.row.has(release)]
     others = [(bug, bug.on(bug.row.last or known.releases[-1])) for bug in bugs if not bug.row.has(release)]
     if options.json:
         payload = {
-            "here": [upstream.as_json(*each) for each in here],
-            "others": [upstream.as_json(*each) for each in others],
+            "here": [known_bugs.as_json(*each) for each in here],
+            "others": [known_bugs.as_json(*each) for each in others],
         }
         output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **payload})
     elif bugs:
-        print(survey.heading())
-        _print(f"in {about}deepspeed {release}", [upstream.line(*each) for each in here])
-        lines = [(bug.row, upstream.line(bug, answer)) for bug, answer in others]
+        print(survey.versions_line())
+        _print(f"in {about}deepspeed {release}", [known_bugs.line(*each) for each in here])
+        lines = [(bug.row, known_bugs.line(bug, answer)) for bug, answer in others]
         newest = known.releases[-1]
         _print(
             "in other releases", [(name, f"{row.first} to {row.last or newest}: {text}") for row, (name, text) in lines]
@@ -61,4 +61,4 @@ def _print(group: str, lines: Iterable[tuple[str, str]]) -> None:
     for name, text in lines:
         once.setdefault(name, text)  # several rows of the table may have one patch
     heading = f"{group}: top {_MOST} of {len(once)}" if len(once) > _MOST else group
-    output.print_lines([(heading, *line) for line in [*once.items()][:_MOST]])
+    output.print_grouped([(heading, *line) for line in [*once.items()][:_MOST]])

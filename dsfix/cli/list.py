@@ -13,13 +13,13 @@ from .. import survey, versions
 from ..catalogue import registry
 from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
+from ..known_bugs import table
 from ..outcome import Outcome
 from ..patch import Severity
 from ..settings import Settings
-from ..upstream import releases, table
 from . import prepare
 from .exits import BAD_USAGE, NO_ANSWER, OK, TROUBLE, CommandError
-from .printing import job_reports, output, upstream
+from .printing import job_reports, known_bugs, output
 
 NAME = "list"
 HELP = "list the patches that apply to the installed DeepSpeed, or its known bugs; imports neither torch nor DeepSpeed"
@@ -60,19 +60,19 @@ def run(options: argparse.Namespace) -> int:
     release, remark = None, ""
     try:
         if options.deepspeed is not None:
-            release = releases.named(options.deepspeed, table.load())
+            release = table.release_named(options.deepspeed, table.load())
             heading = f"deepspeed {release}, judged by version number only; in a job the installed source decides"
         else:
             prepare.require_deepspeed()
-            heading = survey.heading()
+            heading = survey.versions_line()
         if options.upstream:
             if release is None:
-                release, remark = releases.installed(versions.installed("deepspeed") or "", table.load())
-            return upstream.run(release, f"{heading} ({remark})" if remark else heading, options)
+                release, remark = table.installed_release(versions.installed("deepspeed") or "", table.load())
+            return known_bugs.run(release, f"{heading} ({remark})" if remark else heading, options)
         wanted, settings = options.severity or _SEVERITIES, Settings.read()
         entries = [entry for entry in registry.catalogue().values() if entry.patch.severity.value in wanted]
         listed = [(entry, _verdict(entry, release, settings)) for entry in entries]
-    except releases.UnknownRelease as error:
+    except table.UnknownRelease as error:
         return prepare.report_refusal(
             CommandError(str(error), NO_ANSWER if options.deepspeed is None else BAD_USAGE), options.json
         )
@@ -90,7 +90,7 @@ def _verdict(entry: Entry, release: Version | None, settings: Settings) -> Verdi
     """The verdict on the installed DeepSpeed, or by the version number of a release."""
     patch = entry.patch
     if release is None:
-        return survey.decide(entry, settings)
+        return survey.verdict_of(entry, settings)
     why = settings.disabled(entry.id, patch.default, patch.severity.value)
     if why is not None:
         return Verdict(Outcome.DISABLED, why)
@@ -121,7 +121,7 @@ def _print(listed: _Listed, verbose: bool) -> None:
         rows = [(each.id, output.outcome_label(verdict.outcome), _why(each, verdict)) for each, verdict in ordered]
         output.print_table(("patch", "here", "why"), rows)
     else:
-        output.print_lines(
+        output.print_grouped(
             [_line(*each) for each in ordered if each[1].outcome is Outcome.PENDING or each[1].outcome.trouble]
         )
     use = "Put `import dsfix` on the first line of the script. " if counts else ""
@@ -147,5 +147,5 @@ def _why(entry: Entry, verdict: Verdict) -> str:
         affects = ", ".join(f"{name} {specifiers}" for name, specifiers in entry.patch.affects.items())
         lines[1] = f"{verdict.reason.partition(': ')[0]}; affects {affects}"  # `show` lists the changed functions
     if entry.distribution in registry.plugin_distributions():
-        lines.append(f"from {versions.described(entry.distribution) or entry.distribution}")
+        lines.append(f"from {versions.versions_text(entry.distribution) or entry.distribution}")
     return "\n".join(lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from .. import __version__
 from ..catalogue import registry
 from ..catalogue.day import PROVEN_ON
-from ..catalogue.registry import UnknownPatch
+from ..outcome import UnknownPatch, did_you_mean
 from ..settings import Settings
 from ..versions import NEWEST_PROVEN
 from . import audit, check, diff, disable, doctor, enable, explain, find, run, show, verify
@@ -71,9 +70,8 @@ def _unknown(given: Sequence[str]) -> str:
     names = [module.NAME for module in _COMMANDS]
     if not given or given[0].startswith("-") or given[0] in names:
         return ""
-    near = difflib.get_close_matches(given[0].lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean `{near[0]}`?" if near else "`python -m dsfix` lists all commands"
-    return f"unknown command {given[0]!r}; {hint}"
+    hint = did_you_mean(given[0].lower(), names, "; `python -m dsfix` lists all commands")
+    return f"unknown command {given[0]!r}{hint}"
 
 
 def _about() -> str:

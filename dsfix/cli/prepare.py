@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Callable
 
 from .. import survey, versions
 from .exits import BAD_USAGE, NO_ANSWER, NO_DEEPSPEED, CommandError
 from .printing import output
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes an integer from `least` to `most`."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"must be between {least} and {most}, got {text!r}")
+        return int(text)
+
+    return read
 
 
 def require_deepspeed() -> None:
@@ -42,7 +54,7 @@ def require_temporary_directory() -> None:
 
 def require_same_packages(command: str) -> None:
     """Raises CommandError if child processes would import a different DeepSpeed, torch or dsfix."""
-    from ..lab.errors import LabUnavailable
+    from ..lab.distributions import LabUnavailable
     from ..lab.isolation import origins
 
     packages = ("deepspeed", "torch", "dsfix")
@@ -78,8 +90,4 @@ def lower_priority() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _interrupt)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
+            signal.signal(number, signal.default_int_handler)

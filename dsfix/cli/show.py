@@ -7,15 +7,16 @@ import inspect
 import re
 
 from .. import survey, versions
-from ..catalogue.registry import Entry, UnknownPatch
+from ..catalogue.registry import Entry
 from ..engine.verdict import Verdict
+from ..known_bugs import table
+from ..known_bugs.coverage import Bug
+from ..outcome import UnknownPatch
 from ..patch import Patch
 from ..settings import Settings
-from ..upstream import table
-from ..upstream.coverage import Bug
 from .exits import OK, TROUBLE
-from .printing import output, upstream
-from .printing.upstream import Story
+from .printing import known_bugs, output
+from .printing.known_bugs import Details
 
 NAME = "show"
 HELP = "show one bug: what users see, what the patch does, upstream links, and whether the patch applies here"
@@ -28,22 +29,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     try:
-        entries, bugs = survey.entries(options.id), list[Bug]()
+        entries, bugs = survey.find_entries(options.id), list[Bug]()
     except UnknownPatch:
-        entries, bugs = [], upstream.lookup(options.id)
+        entries, bugs = [], known_bugs.lookup(options.id)
         if not bugs:
             raise
-    verdicts = [(entry, survey.decide(entry, Settings.read())) for entry in entries]
+    verdicts = [(entry, survey.verdict_of(entry, Settings.read())) for entry in entries]
     last = table.load().releases[-1]
     answers = [(bug, bug.on(bug.row.last or last)) for bug in bugs]
     if options.json:
         payload = {
             "patches": [_as_json(*each) for each in verdicts],
-            "bugs": [upstream.as_json(*answer) for answer in answers],
+            "bugs": [known_bugs.as_json(*answer) for answer in answers],
         }
         output.print_json(payload)
     else:
-        stories = [*(_story(*each) for each in verdicts), *(upstream.detail_rows(*answer) for answer in answers)]
+        stories = [*(_story(*each) for each in verdicts), *(known_bugs.detail_rows(*answer) for answer in answers)]
         for number, (paragraphs, rows) in enumerate(stories):
             print("\n" * bool(number), end="")
             for place, paragraph in enumerate(paragraphs, 1):
@@ -73,7 +74,7 @@ def _as_json(entry: Entry, verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _story(entry: Entry, verdict: Verdict) -> Story:
+def _story(entry: Entry, verdict: Verdict) -> Details:
     """The patch's docstring, and facts about it."""
     patch = entry.patch
     parts = (" ".join(part.split()) for part in _BETWEEN.split(inspect.cleandoc(entry.docstring)))
@@ -86,7 +87,7 @@ def _story(entry: Entry, verdict: Verdict) -> Story:
         "symptom": [patch.symptom or "none (silent)"],
         "changes": _changes(patch),
         "upstream": [f"{link} ({what})" for link, what in patch.upstream.items()],
-        "from": [versions.described(entry.distribution) or entry.distribution],
+        "from": [versions.versions_text(entry.distribution) or entry.distribution],
         "file": [str(entry.module.__file__)],
     }
     return [f"{entry.id}: {patch.title}", *parts], [

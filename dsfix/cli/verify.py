@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
 import sys
 import tempfile
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING
 from .. import survey
 from ..catalogue import registry
 from ..engine.verdict import Verdict
-from ..outcome import STAYS_OUT, Outcome
+from ..outcome import BUG_ABSENT, Outcome
 from . import prepare
 from .exits import INTERRUPTED, NO_ANSWER, OK, TROUBLE, CommandError
-from .printing import output, progress
-from .printing.verify_results import State, VerifiedPatch, as_json, print_rows
+from .printing import output
+from .printing.verify_results import State, VerifiedPatch, as_json, print_results
 
 if TYPE_CHECKING:
     from ..lab.reproduction import Sighting
@@ -40,22 +39,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("ids", metavar="ID", nargs="*", help="only these patches, even if they do not apply")
     command.add_argument(
-        "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="time limit of each run (default: 300)"
+        "--timeout",
+        type=prepare.number(1, 86400),
+        default=300,
+        metavar="SECONDS",
+        help="time limit of each run (default: 300)",
     )
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
-    return value
-
-
 def run(options: argparse.Namespace) -> int:
-    named = survey.named(options.ids)
+    named = survey.find_all_entries(options.ids)
     try:
         prepare.require_deepspeed()
         prepare.require_temporary_directory()
@@ -63,7 +56,9 @@ def run(options: argparse.Namespace) -> int:
     except CommandError as complaint:
         return prepare.report_refusal(complaint, options.json)
     verdicts = _verdicts(named)
-    entries = named or [entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in STAYS_OUT]
+    entries = named or [
+        entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in BUG_ABSENT
+    ]
     rows: list[VerifiedPatch] = []
     interrupted = False
     prepare.lower_priority()
@@ -71,13 +66,13 @@ def run(options: argparse.Namespace) -> int:
         _collect(entries, verdicts, bool(named), options.timeout, rows)
     except KeyboardInterrupt:
         interrupted = True
-    not_run = [verdict.outcome for verdict in verdicts.values() if not named and verdict.outcome in STAYS_OUT]
+    not_run = [verdict.outcome for verdict in verdicts.values() if not named and verdict.outcome in BUG_ABSENT]
     status = INTERRUPTED if interrupted else _status(row.state for row in rows)
     try:
         if options.json:
             output.print_json(as_json(rows, not_run, interrupted))
         else:
-            print_rows(rows, not_run, len(entries) if interrupted else None)
+            print_results(rows, not_run, len(entries) if interrupted else None)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader is gone; keep the exit status
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -107,7 +102,7 @@ def _collect(
             f"dsfix: {total} runs; a time estimate follows the first one. Ctrl-C prints the results so far",
             file=sys.stderr,
         )
-    shown = progress.Progress(total, alike=True)
+    shown = output.Progress(total, alike=True)
     for row, runs in plan:
         if not runs:
             rows.append(row)
@@ -137,8 +132,8 @@ def _in_short(sighting: Sighting) -> str:
     return f"{sighting.outcome}, {sighting.seconds:.1f} s"
 
 
-def _status(states: Iterable[State]) -> int:
-    results = set(states)
-    if any(state.wrong for state in results):
+def _status(found: Iterable[State]) -> int:
+    states = set(found)
+    if any(state.wrong for state in states):
         return TROUBLE
-    return NO_ANSWER if results & {State.CANNOT_TELL, State.NOT_SEEN} else OK
+    return NO_ANSWER if states & {State.CANNOT_TELL, State.NOT_SEEN} else OK

@@ -39,7 +39,6 @@ def lines(path: Path) -> list[str]:
 
 
 def names(directory: Path) -> list[str]:
-    """Returns what is in a directory, [] if it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError:

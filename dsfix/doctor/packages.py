@@ -30,12 +30,6 @@ STACK = ("torch", "deepspeed", "transformers", "accelerate", "peft", "trl")
 SHOWN = (*STACK, "numpy", "pydantic", "setuptools", "ninja", "triton", "bitsandbytes", "flash-attn", "ms-swift")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _OP = re.compile(r"^(\w+)[ .]+\[(YES|NO)\][ .]+\[(OKAY|NO)\]\s*$", re.M)
-"""The torch that DeepSpeed's unit tests ran with upstream, from the release named to the next; (): not known.
-
-From the workflows that run all of `tests/unit` on each change, as of each release's tag: nv-torch-latest-v100,
-nv-torch-latest-cpu, cpu-torch-latest, modal-torch-latest (`ci/torch_latest.py`) and aws-torch-latest. The version is
-their `--torch_ver`, which the tests compare with the installed torch.
-"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,6 @@ def collect() -> Packages:
 
 
 def torch_files(file: str | None) -> Torch:
-    """Reads torch's files without importing them."""
     if file is None:
         return Torch()
     package = Path(file).parent
@@ -140,7 +133,6 @@ def torch_files(file: str | None) -> Torch:
 
 
 def deepspeed_files(file: str | None) -> DeepSpeed:
-    """Reads DeepSpeed's files without importing them."""
     if file is None:
         return DeepSpeed()
     package = Path(file).parent
@@ -153,16 +145,14 @@ def deepspeed_files(file: str | None) -> DeepSpeed:
     return DeepSpeed(
         file=file,
         prebuilt=ops,
-        missing=tuple(op for op in ops if not _compiled(package, op)),
+        missing=tuple(
+            op for op in ops if not any(any((package / "ops").rglob(f"{op}_op{end}")) for end in EXTENSION_SUFFIXES)
+        ),
         built_for=str(build.get("accelerator_name") or ""),
         built_with={name: str(value) for name, value in info.items()} if isinstance(info, dict) else {},
         cuda_alike={major: tuple(each) for major, each in alike.items()} if isinstance(alike, dict) else {},
         accelerators=tuple(accelerators) if isinstance(accelerators, list) else (),
     )
-
-
-def _compiled(package: Path, op: str) -> bool:
-    return any(any((package / "ops").rglob(f"{op}_op{suffix}")) for suffix in EXTENSION_SUFFIXES)
 
 
 def _literals(path: Path) -> dict[str, Any]:
@@ -186,7 +176,7 @@ def unmet() -> tuple[Unmet, ...]:
 
     An optional dependency is compared only if it belongs to the stack and is installed.
     """
-    results: dict[Unmet, None] = {}
+    unmet: dict[Unmet, None] = {}
     for package in STACK:
         for line in _requires(package):
             try:
@@ -199,8 +189,8 @@ def unmet() -> tuple[Unmet, ...]:
                 continue
             installed = versions.installed(requirement.name)
             if (installed is None and needed) or (installed and not _satisfies(requirement, installed)):
-                results[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
-    return tuple(results)
+                unmet[Unmet(package, f"{requirement.name}{requirement.specifier}", installed)] = None
+    return tuple(unmet)
 
 
 def _is_optional(requirement: Requirement) -> bool:

@@ -44,6 +44,7 @@ def torch_cuda() -> dict[str, Any]:
         "devices": devices,
         "warning": messages[0] if messages else "",
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else str(nccl),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }
 
 
@@ -55,12 +56,6 @@ def torch_cpp_extension() -> dict[str, Any]:
         "cuda_home": cpp_extension.CUDA_HOME,
         "gcc_below": {cuda: ".".join(map(str, below)) for cuda, (_, below) in bounds.items()},
     }
-
-
-def torch_collect_env() -> dict[str, Any]:
-    from torch.utils import collect_env
-
-    return dict(collect_env.get_env_info()._asdict())  # type: ignore[no-untyped-call]
 
 
 def deepspeed_import() -> dict[str, Any]:
@@ -80,12 +75,7 @@ def deepspeed_report() -> dict[str, Any]:
 
 _DEEPSPEED = {"import": deepspeed_import, "report": deepspeed_report}
 PARTS = {
-    "torch": {
-        "import": torch_import,
-        "cuda": torch_cuda,
-        "cpp_extension": torch_cpp_extension,
-        "collect_env": torch_collect_env,
-    },
+    "torch": {"import": torch_import, "cuda": torch_cuda, "cpp_extension": torch_cpp_extension},
     "deepspeed": _DEEPSPEED,
     "dsfix": _DEEPSPEED,
 }

@@ -8,10 +8,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Union, cast
 
-from ..outcome import Outcome, Refused
+from ..outcome import ChangeRefused, Outcome
 from ..patch import Edit
 from . import source
-from .source import BLOCKS, HOLDS, SCOPES, FunctionNode, split_target
+from .source import BLOCK_FIELDS, NESTING_FIELDS, SCOPES, FunctionNode, split_target
 
 Node = Union[ast.stmt, ast.expr]
 Place = Sequence[Node]  # consecutive statements of one block, or one expression
@@ -30,19 +30,19 @@ def as_expression(code: str) -> ast.expr | None:
     return body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
 
 
-def same(pattern: Any, node: Any) -> bool:
+def matches(pattern: Any, node: Any) -> bool:
     """Whether trees are equal apart from positions; in `pattern`, a body that is only ``...`` equals any body."""
     if isinstance(pattern, list):
         if not isinstance(node, list):
             return False
         if len(pattern) == 1 and _is_ellipsis(pattern[0]) and node and isinstance(node[0], ast.stmt):
             return True
-        return len(pattern) == len(node) and all(map(same, pattern, node))
+        return len(pattern) == len(node) and all(map(matches, pattern, node))
     if type(pattern) is not type(node):
         return False
     if isinstance(pattern, ast.AST):
         return all(
-            same(getattr(pattern, name, None), getattr(node, name, None))
+            matches(getattr(pattern, name, None), getattr(node, name, None))
             for name in pattern._fields
             if name not in _IGNORED
         )
@@ -59,17 +59,16 @@ def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
     blocks: list[list[ast.stmt]] = []
     waiting: list[Any] = [tree]
     for node in waiting:
-        for name in HOLDS:
+        for name in NESTING_FIELDS:
             inner = getattr(node, name, None)
             if inner:
                 waiting += inner
-                blocks += [inner] if name in BLOCKS else []
+                blocks += [inner] if name in BLOCK_FIELDS else []
     return blocks
 
 
 @functools.lru_cache(maxsize=32)
 def _by_type(tree: ast.AST) -> dict[type, list[ast.expr]]:
-    """The expressions of a tree, by type."""
     expressions: dict[type, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr):
@@ -91,12 +90,12 @@ def statements(tree: ast.AST, code: str) -> list[Place]:
         list(block[start : start + len(pattern)])
         for block in _blocks(tree)
         for start in range(len(block) - len(pattern) + 1)
-        if type(block[start]) is type(pattern[0]) and all(map(same, pattern, block[start:]))
+        if type(block[start]) is type(pattern[0]) and all(map(matches, pattern, block[start:]))
     ]
 
 
 def _expressions(tree: ast.AST, pattern: ast.expr) -> list[Place]:
-    return [[node] for node in _by_type(tree).get(type(pattern), ()) if same(pattern, node)]
+    return [[node] for node in _by_type(tree).get(type(pattern), ()) if matches(pattern, node)]
 
 
 def occurrences(tree: ast.AST, code: str) -> list[Place]:
@@ -107,27 +106,23 @@ def occurrences(tree: ast.AST, code: str) -> list[Place]:
 
 def inner_function(function: FunctionNode, qualname: str) -> FunctionNode:
     """The function that `qualname` names: usually its outermost function `function` itself, else one nested in it.
-
-    Raises:
-        Refused: none exists, or several.
-    """
+    Raises ChangeRefused: none exists, or several."""
     scope: ast.AST = function
     for name in split_target(qualname)[1]:
         nested = [n for n in ast.walk(scope) if isinstance(n, SCOPES) and n.name == name and n is not scope]
         if len(nested) != 1:
-            raise Refused(Outcome.DRIFTED, f"{function.name} has {len(nested)} definitions of {name}, not one")
+            raise ChangeRefused(Outcome.DRIFTED, f"{function.name} has {len(nested)} definitions of {name}, not one")
         scope = nested[0]
     if isinstance(scope, ast.ClassDef):
-        raise Refused(Outcome.DRIFTED, f"{scope.name} in {function.name} is a class")
+        raise ChangeRefused(Outcome.DRIFTED, f"{scope.name} in {function.name} is a class")
     return cast(FunctionNode, scope)
 
 
 def locate(edit: Edit, function: FunctionNode) -> list[Place]:
     """Where the edit goes.
 
-    Raises:
-        Refused: already-fixed if the edit's own result is found, drifted if the anchor does not occur exactly
-            as often as declared.
+    Raises ChangeRefused: already-fixed if the edit's own result is found, drifted if the anchor does not occur exactly
+    as often as declared.
     """
     if edit.replace is None:
         every, made = statements(function, edit.anchor), _already_applied(edit, function)
@@ -139,13 +134,13 @@ def locate(edit: Edit, function: FunctionNode) -> list[Place]:
             before, after = _expressions(function, old), _expressions(function, new)
         else:
             before, after = statements(function, edit.anchor), statements(function, edit.code_with_imports)
-        places = _outside(before, after)  # the fix may contain the anchor: f(x) -> g(f(x))
-        done = _outside(after, before)  # or the anchor may contain the fix: if a: f(x) -> f(x)
+        places = _not_inside(before, after)  # the fix may contain the anchor: f(x) -> g(f(x))
+        done = _not_inside(after, before)  # or the anchor may contain the fix: if a: f(x) -> f(x)
     if len(done) == edit.count and not places:
-        raise Refused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
+        raise ChangeRefused(Outcome.ALREADY_FIXED, f"`{first_line(edit.code)}` is in the source already")
     if done or len(places) != edit.count:
         also = f"; its patched form occurs {_times(len(done))}" if done else ""
-        raise Refused(
+        raise ChangeRefused(
             Outcome.DRIFTED,
             f"`{first_line(edit.anchor)}` occurs {_times(len(places))} in {edit.qualname}, expected {edit.count}{also}",
         )
@@ -164,14 +159,13 @@ def _already_applied(edit: Edit, function: FunctionNode) -> set[int]:
     return {id(place[len(_parse(code))]) for place in statements(function, f"{code}\n{anchor}")}
 
 
-def _outside(places: Sequence[Place], others: Sequence[Place]) -> list[Place]:
+def _not_inside(places: Sequence[Place], others: Sequence[Place]) -> list[Place]:
     """Those of `places` that are not part of any of `others`."""
     inside = {id(node) for other in others for top in other for node in ast.walk(top)}
     return [place for place in places if id(place[0]) not in inside]
 
 
 def first_line(code: str) -> str:
-    """The first line of `code`, for messages."""
     lines = textwrap.dedent(code).strip().splitlines()
     return lines[0] + (" …" if len(lines) > 1 else "")
 
@@ -179,8 +173,7 @@ def first_line(code: str) -> str:
 def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
     """Makes all edits (patch id, edit) of one function, each located in the function as it was.
 
-    Raises:
-        Refused: see `locate`; conflict if two edits change the same code.
+    Raises ChangeRefused: see `locate`; conflict if two edits change the same code.
     """
     located = [
         (patch_id, edit, place)
@@ -209,7 +202,7 @@ def apply(edits: Sequence[tuple[str, Edit]], function: FunctionNode) -> None:
         parts = [(before.get(id(s), ()), () if id(s) in gone else (s,), after.get(id(s), ())) for s in block]
         block[:] = [statement for three in parts for part in three for statement in part]
     if swaps:
-        _Swap(swaps).visit(function)
+        _ReplaceExpressions(swaps).visit(function)
 
 
 def _refuse_clashes(located: Sequence[tuple[str, Edit, Place]]) -> None:
@@ -221,10 +214,10 @@ def _refuse_clashes(located: Sequence[tuple[str, Edit, Place]]) -> None:
     for patch_id, _, place in located:
         others = set().union(*(replaced.get(id(node), ()) for node in place)) - {patch_id}
         if others:
-            raise Refused(Outcome.CONFLICT, f"{patch_id} and {', '.join(others)} change the same statement")
+            raise ChangeRefused(Outcome.CONFLICT, f"{patch_id} and {', '.join(others)} change the same statement")
 
 
-class _Swap(ast.NodeTransformer):
+class _ReplaceExpressions(ast.NodeTransformer):
     def __init__(self, swaps: dict[int, ast.expr]) -> None:
         self.swaps = swaps
 

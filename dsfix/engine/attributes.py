@@ -8,19 +8,15 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from ..outcome import Outcome, Refused
+from ..outcome import ChangeRefused, Outcome
 from ..patch import Provide, Replace
 from . import hooks
 
 _ABSENT = object()
 
 
-def attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
-    """(holder, name, raw value) of a dotted name in a module, without invoking descriptors.
-
-    Raises:
-        Refused: drifted if the name does not exist.
-    """
+def raw_attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
+    """(holder, name, raw value) of a dotted name in a module, without invoking descriptors. Raises ChangeRefused."""
     value: Any = module
     for part in qualname.split("."):
         holder, name = value, part
@@ -29,7 +25,7 @@ def attribute(module: ModuleType, qualname: str) -> tuple[Any, str, Any]:
         value = getattr(holder, "__dict__", {}).get(name, _ABSENT)
         if value is _ABSENT:
             owner = getattr(holder, "__name__", holder)
-            raise Refused(Outcome.DRIFTED, f"{qualname} does not exist ({owner} has no {name})")
+            raise ChangeRefused(Outcome.DRIFTED, f"{qualname} does not exist ({owner} has no {name})")
     return holder, name, value
 
 
@@ -46,7 +42,7 @@ class AttributeHandle:
         setattr(holder, name, value)
 
     def undo(self) -> None:
-        """Restores all names. Raises Refused if the value has been wrapped since."""
+        """Restores all names. Raises ChangeRefused if the value has been wrapped since."""
         wrapped, target = [], self._set[:1]
         while self._set:
             holder, name, before, now = self._set.pop()
@@ -63,13 +59,13 @@ class AttributeHandle:
                     if module.__name__ != self.made_in:
                         setattr(module, alias, before)
         if wrapped:
-            raise Refused(Outcome.CONFLICT, f"{', '.join(wrapped)} has been wrapped again since")
+            raise ChangeRefused(Outcome.CONFLICT, f"{', '.join(wrapped)} has been wrapped again since")
 
     def in_force(self, module: ModuleType) -> bool:
         """Whether the module's name still leads to the value that was set."""
         try:
-            return not self._set or _leads_to(attribute(module, self.qualname)[2], self._set[0][3])
-        except Refused:
+            return not self._set or _leads_to(raw_attribute(module, self.qualname)[2], self._set[0][3])
+        except ChangeRefused:
             return False
 
 
@@ -90,21 +86,19 @@ def _has_another_home(value: Any, made_in: str) -> bool:
     return getattr(sys.modules.get(home), getattr(value, "__qualname__", ""), None) is value
 
 
-def substitute(module: ModuleType, change: Replace) -> AttributeHandle:
+def replace_attribute(module: ModuleType, change: Replace) -> AttributeHandle:
     """Puts the replacement in place of the target and of every alias of it in imported modules.
 
-    Aliases of values from outside the target's package (a number, None, a module, a dtype) are left alone.
-
-    Raises:
-        Refused: drifted if the target does not exist, conflict if it belongs to another package.
+    Aliases of values from outside the target's package (a number, None, a module, a dtype) are left alone. Raises
+    ChangeRefused: drifted if the target does not exist, conflict if it belongs to another package.
     """
-    holder, name, raw = attribute(module, change.qualname)
+    holder, name, raw = raw_attribute(module, change.qualname)
     function = getattr(raw, "__func__", raw)
     owner = getattr(function, "__module__", None)
     own = isinstance(owner, str) and owner.partition(".")[0] == module.__name__.partition(".")[0]
     if isinstance(owner, str) and callable(function) and not own:
         by = f"{owner}.{getattr(raw, '__qualname__', name)}"
-        raise Refused(Outcome.CONFLICT, f"{change.target} has been replaced by {by}")
+        raise ChangeRefused(Outcome.CONFLICT, f"{change.target} has been replaced by {by}")
     new = change.factory(raw)
     handle = AttributeHandle(change.qualname)
     try:
@@ -134,7 +128,7 @@ def _aliases(value: Any, holder: ModuleType, name: str) -> list[tuple[ModuleType
     ]
 
 
-def provide(module: ModuleType, change: Provide) -> AttributeHandle | None:
+def add_name(module: ModuleType, change: Provide) -> AttributeHandle | None:
     """Adds the name to the module; None if it exists already."""
     if change.name in vars(module):
         return None

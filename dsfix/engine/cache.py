@@ -93,7 +93,9 @@ class Cache:
         with contextlib.suppress(OSError, RuntimeError, ValueError, EOFError, TypeError):
             self._path = _path()
             with open(self._path, "rb") as file:
-                ours = _is_trusted(os.fstat(file.fileno()))
+                status = os.fstat(file.fileno())
+                # only this user or root can have written the file, whose code will be run
+                ours = not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)
                 digest, content = file.read(_DIGEST), file.read()
             if ours and hashlib.blake2b(content, digest_size=_DIGEST).digest() == digest:  # marshal may crash otherwise
                 return dict(marshal.loads(content))
@@ -101,12 +103,12 @@ class Cache:
 
 
 def declaration_key(change: object) -> tuple[object, ...]:
-    """A change or a piece of evidence as part of a key: its strings and numbers."""
+    """A change or a piece of evidence as part of a key: its strings and numbers, and where its helpers are defined."""
     plain = [value for value in vars(change).values() if isinstance(value, (str, int, type(None)))]
-    return type(change).__name__, *plain, getattr(change, "written", "")
+    return type(change).__name__, *plain, change.code_with_imports if isinstance(change, Edit) else ""
 
 
-def stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
+def file_stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:
     """(path, time, size) of each file, as part of a key. Raises OSError."""
     return [(path, status.st_mtime_ns, status.st_size) for path in paths for status in [os.stat(path)]]
 
@@ -116,7 +118,7 @@ def _path() -> Path:
     own = sorted(entry.path for entry in os.scandir(os.path.dirname(__file__)) if entry.name.endswith(".py"))
     own += [versions.__file__, os.path.join(os.path.dirname(versions.__file__), "patch.py")]  # which writes the calls
     spec = PathFinder.find_spec("deepspeed")  # not all finders: one of them is dsfix's
-    key = (stamps(own), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
+    key = (file_stamps(own), MAGIC_NUMBER, sys.version, sys.flags.optimize, spec and spec.origin)
     path = cache_directory().absolute() / f"learned-{digest(key).hex()}.bin"
     with contextlib.suppress(OSError, AttributeError):
         if os.stat(path).st_uid not in (0, os.geteuid()):  # the directory is shared
@@ -127,8 +129,3 @@ def _path() -> Path:
 def digest(key: object) -> bytes:
     """Of anything whose repr is the same in each process."""
     return hashlib.blake2b(repr(key).encode(errors="surrogatepass"), digest_size=_DIGEST).digest()
-
-
-def _is_trusted(status: os.stat_result) -> bool:
-    """Whether only this user or root can have written the file, whose code will be run."""
-    return not hasattr(os, "geteuid") or (status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022)

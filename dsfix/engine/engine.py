@@ -16,8 +16,8 @@ from typing import Any, Callable, NamedTuple, Union
 
 from .. import log, versions
 from ..catalogue import registry
-from ..catalogue.registry import Summary, UnknownPatch
-from ..outcome import REMEDY, Outcome, Refused, StrictError, describe
+from ..catalogue.registry import Summary
+from ..outcome import REMEDY, ChangeRefused, Outcome, StrictError, UnknownPatch, error_text
 from ..patch import Edit, Patch, Provide, Replace
 from ..settings import Settings
 from . import anchors, attributes, hooks, rewrite, verdict
@@ -86,7 +86,7 @@ class Engine:
         """Gates every patch by version and watches the modules of those that may apply."""
         summaries, broken = registry.index(self.cache.cached)
         about_settings = self.settings.complaints_about(summaries)
-        once = about_settings if self.settings.strict or log.speaks_for_job() else []
+        once = about_settings if self.settings.strict or log.logs_for_job() else []
         for complaint in (*once, *map(str, broken)):
             self._warn(complaint)
         self._gate(summaries.values())
@@ -113,7 +113,7 @@ class Engine:
         except StrictError:
             raise
         except Exception as error:
-            log.warn(f"dsfix failed before the import of {name}: {describe(error)}")
+            log.warn(f"dsfix failed before the import of {name}: {error_text(error)}")
 
     def _start(self, summary: Summary) -> PatchState:
         try:
@@ -123,8 +123,8 @@ class Engine:
             modules = registry.entry(summary).patch.modules
             return PatchState(summary, Outcome.PENDING, _waiting_reason(modules), modules)
         except Exception as error:  # a declaration that cannot be evaluated
-            self._warn(f"patch {summary.id} is skipped: {describe(error)}")
-            return PatchState(summary, Outcome.FAILED, describe(error))
+            self._warn(f"patch {summary.id} is skipped: {error_text(error)}")
+            return PatchState(summary, Outcome.FAILED, error_text(error))
 
     def imported(self, module: ModuleType, name: str) -> None:
         """The post-import hook: a watched module has just been executed, for the first time or again.
@@ -148,7 +148,7 @@ class Engine:
                 self.on_change()  # the report includes the failure
             raise
         except Exception as error:
-            log.warn(f"dsfix failed after the import of {name}: {describe(error)}")
+            log.warn(f"dsfix failed after the import of {name}: {error_text(error)}")
 
     def _catch_up(self) -> None:
         """Handles modules whose import was under way when they were first watched, and has ended since."""
@@ -207,10 +207,10 @@ class Engine:
         """An exception disables this patch only."""
         try:
             yield
-        except Refused as refused:
+        except ChangeRefused as refused:
             self._reject(state, refused.outcome, refused.reason)
         except Exception as error:
-            self._reject(state, Outcome.FAILED, describe(error))
+            self._reject(state, Outcome.FAILED, error_text(error))
 
     def _judge_once(self, state: PatchState) -> None:
         """Locates all changes before the first is made."""
@@ -218,7 +218,7 @@ class Engine:
             with rewrite.lock:  # an edit changes trees that this reads
                 refusal = verdict.by_source(state.patch, self.cache)
             if refusal.outcome is not Outcome.PENDING:
-                raise Refused(refusal.outcome, refusal.reason)
+                raise ChangeRefused(refusal.outcome, refusal.reason)
             state.judged = True
 
     def _reject(self, state: PatchState, outcome: Outcome, reason: str) -> None:
@@ -245,7 +245,7 @@ class Engine:
                     try:
                         handle.undo()
                     except Exception as error:
-                        left.append(f"the change in {place} could not be reverted: {describe(error)}")
+                        left.append(f"the change in {place} could not be reverted: {error_text(error)}")
             state.handles.clear()
             state.stale.clear()
         return "; ".join(left)
@@ -293,10 +293,8 @@ def apply(
 ) -> list[Handle]:
     """Makes all of the patch's changes in one executed module, or none if one does not fit.
 
-    name: the module's import name, if it is run as a program. edited: its edits, if they have been made.
-
-    Raises:
-        Refused: a change does not fit; nothing has been changed then.
+    name: the module's import name, if it is run as a program. edited: its edits, if they have been made. Raises
+    ChangeRefused: a change does not fit; nothing has been changed then.
     """
     name = name or module.__name__
     changes = [change for change in patch.changes if change.module == name]
@@ -307,12 +305,12 @@ def apply(
             handles += rewrite.make({patch_id: edits}, module, cache).values()
         for change in changes:
             if isinstance(change, Replace):
-                handles.append(attributes.substitute(module, change))
+                handles.append(attributes.replace_attribute(module, change))
             elif isinstance(change, Provide):
-                handles += filter(None, [attributes.provide(module, change)])
+                handles += filter(None, [attributes.add_name(module, change)])
         if not handles:
             names = ", ".join(change.qualname for change in changes)
-            raise Refused(Outcome.ALREADY_FIXED, f"{name} has {names}")
+            raise ChangeRefused(Outcome.ALREADY_FIXED, f"{name} has {names}")
     except BaseException:
         for handle in reversed(handles):
             handle.undo()

@@ -38,7 +38,6 @@ class Finder:
             sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
-        """Stops watching."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -89,7 +88,7 @@ class _Loader:
             self._finder.callback(module, module.__name__)
 
 
-def withdraw_forgotten() -> None:
+def withdraw_earlier_dsfix() -> None:
     """Reverts the changes of an earlier dsfix that was removed from sys.modules."""
     for finder in list(sys.meta_path):
         kind = type(finder)

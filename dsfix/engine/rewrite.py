@@ -1,7 +1,7 @@
 """The change Edit: swaps a function's code object in place, and back.
 
-All edits of one function belong to one `_Site`: for any subset of them, applied in any order, the code is compiled from
-the file's own source with exactly those edits.
+All edits of one function belong to one `_EditedFunction`: for any subset of them, applied in any order, the code is
+compiled from the file's own source with exactly those edits.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from ..outcome import Outcome, Refused
+from ..outcome import ChangeRefused, Outcome
 from ..patch import Edit
 from . import anchors
-from .attributes import attribute
+from .attributes import raw_attribute
 from .cache import Cache
-from .source import FunctionNode, FunctionSource, block_at, exact_imports, imports, split_target, trees
+from .source import FunctionNode, FunctionSource, block_at, exact_imports, imports, parsed_functions, split_target
 
 _ANNOTATIONS = __future__.annotations.compiler_flag  # the only future statement that Python 3.9 and later obey
-_KIND = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
+_KIND_FLAGS = 0x20 | 0x80 | 0x100 | 0x200  # generator, coroutine, iterable coroutine, asynchronous generator
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.partial, functools.cached_property)
-_BEHIND = ("__func__", "fget", "fset", "fdel", "func")
-_DEPTH = 8  # decorators
+_WRAPPED_ATTRIBUTES = ("__func__", "fget", "fset", "fdel", "func")
+_MAX_DECORATORS = 8
 _AT: dict[str, Any] = {"lineno": 1, "col_offset": 0}
 _TYPE_PARAMS: dict[str, Any] = {"type_params": []} if "type_params" in ast.ClassDef._fields else {}  # Python 3.12
 
 lock = threading.RLock()
-# added to edited modules and never removed: calls of a reverted function may still be running
-names: dict[str, Any] = {}
-_sites: dict[FunctionType, _Site] = {}
+# never removed from edited modules: calls of a reverted function may still be running
+added_globals: dict[str, Any] = {}
+_sites: dict[FunctionType, _EditedFunction] = {}
 
 
 def forked() -> None:
@@ -51,17 +51,17 @@ class EditHandle:
 
     def __init__(self, patch_id: str, cache: Cache) -> None:
         self.patch_id, self.cache = patch_id, cache
-        self.sites: list[_Site] = []
+        self.sites: list[_EditedFunction] = []
 
     def undo(self) -> None:
-        """Reverts the edits of every function that no other tool has changed. Raises Refused if one was."""
+        """Reverts the edits of every function that no other tool has changed. Raises ChangeRefused if one was."""
         refused = []
         with lock:
             while self.sites:
                 site = self.sites.pop()
                 try:
                     site.compose({name: each for name, each in site.edits.items() if name != self.patch_id}, self.cache)
-                except Refused as error:
+                except ChangeRefused as error:
                     refused.append(error)
         if refused:
             raise refused[0]
@@ -72,20 +72,17 @@ class EditHandle:
 
 
 def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache) -> dict[str, EditHandle]:
-    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once.
-
-    Raises:
-        Refused: with the outcome and the reason; nothing has been changed then.
-    """
+    """Makes all edits of these patches in one module, or none; a function that several edit is compiled once. Raises
+    ChangeRefused: with the outcome and the reason; nothing has been changed then."""
     handles = {patch_id: EditHandle(patch_id, cache) for patch_id in patches}
     edits_by_site: dict[str, dict[str, list[Edit]]] = {}
-    for patch_id, edit in _pairs(patches):
+    for patch_id, edit in _flattened(patches):
         edits_by_site.setdefault(split_target(edit.qualname)[0], {}).setdefault(patch_id, []).append(edit)
     try:
         for outer, edits in edits_by_site.items():
             with lock:
                 function = find_function(module, outer)
-                site = _sites.setdefault(function, _Site(function, outer))  # a reload makes a new function
+                site = _sites.setdefault(function, _EditedFunction(function, outer))  # a reload makes a new function
                 for patch_id in edits:
                     handles[patch_id].sites.append(site)
                 site.compose({**site.edits, **edits}, cache)
@@ -96,7 +93,7 @@ def make(patches: Mapping[str, Sequence[Edit]], module: ModuleType, cache: Cache
     return handles
 
 
-class _Site:
+class _EditedFunction:
     """One function that is edited: its original code, and the edits by patch id."""
 
     def __init__(self, function: FunctionType, qualname: str) -> None:
@@ -106,17 +103,17 @@ class _Site:
         self.edits: dict[str, list[Edit]] = {}
 
     def compose(self, edits: dict[str, list[Edit]], cache: Cache) -> None:
-        """Makes exactly these edits active. Raises Refused, with nothing changed, if they do not fit."""
+        """Makes exactly these edits active. Raises ChangeRefused, with nothing changed, if they do not fit."""
         if edits == self.edits:
             return
         if self.function.__code__ is not self.current:
-            raise Refused(Outcome.CONFLICT, f"another tool has changed the code of {self.qualname}")
-        pairs = _pairs(edits)
+            raise ChangeRefused(Outcome.CONFLICT, f"another tool has changed the code of {self.qualname}")
+        pairs = _flattened(edits)
         new = cache.code(self.original, pairs, lambda: self._compiled(pairs)) if pairs else self.original
-        swaps = [(self.function, new), *self._closures(new, (*pairs, *_pairs(self.edits)))]
+        swaps = [(self.function, new), *self._closures(new, (*pairs, *_flattened(self.edits)))]
         before = [(function, function.__code__) for function, _ in swaps]
         self.versions.append(new)
-        self.function.__globals__.update(names)
+        self.function.__globals__.update(added_globals)
         try:
             for function, code in swaps:
                 function.__code__ = code
@@ -136,7 +133,7 @@ class _Site:
         path = self.original.co_filename
         block = block_at(path, self.original.co_firstlineno)
         if block is None:
-            raise Refused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {path}")
+            raise ChangeRefused(Outcome.DRIFTED, f"the source of {self.qualname} cannot be read from {path}")
         return block, imports_of(block, self.qualname, self.original)
 
     def _closures(self, new: CodeType, pairs: Iterable[tuple[str, Edit]]) -> Iterator[tuple[FunctionType, CodeType]]:
@@ -150,22 +147,21 @@ class _Site:
     def in_force(self, module: ModuleType) -> bool:
         try:
             function = find_function(module, self.qualname)
-        except Refused:
+        except ChangeRefused:
             return False
         return function is self.function and function.__code__ is self.current
 
 
-def _pairs(edits: Mapping[str, Sequence[Edit]]) -> list[tuple[str, Edit]]:
+def _flattened(edits: Mapping[str, Sequence[Edit]]) -> list[tuple[str, Edit]]:
     return [(patch_id, edit) for patch_id, several in sorted(edits.items()) for edit in several]
 
 
 def find_function(module: ModuleType, qualname: str) -> FunctionType:
     """The function of that name that was defined in the module's own file, beneath any decorators.
 
-    Raises:
-        Refused: drifted if the name does not exist, conflict if it leads only to functions of other files.
+    Raises ChangeRefused: drifted if the name does not exist, conflict if it leads only to functions of other files.
     """
-    raw = attribute(module, qualname)[2]
+    raw = raw_attribute(module, qualname)[2]
     name, path = qualname.rpartition(".")[2], getattr(module, "__file__", None) or ""
     strangers: list[FunctionType] = []
     for function in _functions_beneath(raw):
@@ -175,11 +171,11 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
             return function
         strangers.append(function)
     if not strangers:
-        raise Refused(Outcome.DRIFTED, f"{qualname} is of type {type(raw).__name__}, not a Python function")
+        raise ChangeRefused(Outcome.DRIFTED, f"{qualname} is of type {type(raw).__name__}, not a Python function")
     # the package's own decorators are not to blame where there is somebody else
     own = tuple(getattr(sys.modules.get(module.__name__.partition(".")[0]), "__path__", ()))
     stranger = min(strangers, key=lambda each: each.__code__.co_filename.startswith(own))
-    raise Refused(
+    raise ChangeRefused(
         Outcome.CONFLICT,
         f"{qualname} has been replaced by {stranger.__module__}.{stranger.__qualname__} "
         f"({stranger.__code__.co_filename}:{stranger.__code__.co_firstlineno})",
@@ -195,7 +191,7 @@ def _functions_beneath(value: Any) -> Iterator[FunctionType]:
     while queue:
         item, depth = queue.popleft()
         kind = type(item)  # isinstance would ask the object for its __class__
-        if id(item) in seen or depth > _DEPTH or not (callable(item) or issubclass(kind, _DESCRIPTORS)):
+        if id(item) in seen or depth > _MAX_DECORATORS or not (callable(item) or issubclass(kind, _DESCRIPTORS)):
             continue
         seen.add(id(item))
         if kind is FunctionType:
@@ -204,7 +200,7 @@ def _functions_beneath(value: Any) -> Iterator[FunctionType]:
         elif issubclass(kind, (type, ModuleType)):
             inner = []
         elif issubclass(kind, (MethodType, *_DESCRIPTORS)):
-            inner = [getattr(item, name, None) for name in _BEHIND]
+            inner = [getattr(item, name, None) for name in _WRAPPED_ATTRIBUTES]
         else:
             inner = [item.__wrapped__] if hasattr(kind, "__wrapped__") else []  # a proxy in C
             with contextlib.suppress(AttributeError):
@@ -221,13 +217,13 @@ def _contents(cells: Iterable[CellType]) -> Iterator[Any]:
 def imports_of(block: FunctionSource, qualname: str, code: CodeType) -> frozenset[str]:
     """The imported names with which the function, compiled alone, equals `code`, the function in memory.
 
-    Raises Refused, a conflict, if none do.
+    Raises ChangeRefused, a conflict, if none do.
     """
     for names_of in (imports, exact_imports):
         names = names_of(block.path)
         if _equal(_compile(block.tree(), qualname, code, names), code):
             return names
-    raise Refused(
+    raise ChangeRefused(
         Outcome.CONFLICT,
         f"{qualname} does not match {block.path}:{block.first}: "
         "another tool has modified it, or the file has changed since the import",
@@ -237,8 +233,8 @@ def imports_of(block: FunctionSource, qualname: str, code: CodeType) -> frozense
 def compile_edited(
     block: FunctionSource, qualname: str, like: CodeType, imported: frozenset[str], pairs: Sequence[tuple[str, Edit]]
 ) -> CodeType:
-    """The code of the function with these edits (patch id, edit). Raises Refused if they do not fit."""
-    node = trees.pop(block, None) or block.parse()  # edited in place, so no longer shared
+    """The code of the function with these edits (patch id, edit). Raises ChangeRefused if they do not fit."""
+    node = parsed_functions.pop(block, None) or block.parse()  # edited in place, so no longer shared
     anchors.apply(pairs, node)
     new = _compile(node, qualname, like, imported)
     for names in {tuple(split_target(edit.qualname)[1]) for _, edit in pairs} | {()}:
@@ -259,7 +255,7 @@ def _compile(node: FunctionNode, qualname: str, like: CodeType, imported: frozen
     for code in _nested(compiled):
         if code.co_name == like.co_name and code.co_firstlineno == like.co_firstlineno:
             return code
-    raise Refused(Outcome.DRIFTED, f"{qualname} is not at {like.co_filename}:{like.co_firstlineno}")
+    raise ChangeRefused(Outcome.DRIFTED, f"{qualname} is not at {like.co_filename}:{like.co_firstlineno}")
 
 
 @functools.lru_cache(maxsize=8)
@@ -304,9 +300,9 @@ def _without_positions(code: CodeType) -> CodeType:
 
 
 def _check_swappable(old: CodeType, new: CodeType, qualname: str) -> None:
-    """Raises Refused(failed) if `new` cannot replace `old`: different cells, signature or kind."""
+    """Raises ChangeRefused(failed) if `new` cannot replace `old`: different cells, signature or kind."""
     for what in ("co_freevars", "co_argcount", "co_kwonlyargcount", "co_posonlyargcount"):
         if getattr(old, what) != getattr(new, what):
-            raise Refused(Outcome.FAILED, f"the edit would change {what} of {qualname}")
-    if (old.co_flags ^ new.co_flags) & _KIND:
-        raise Refused(Outcome.FAILED, f"the edit would turn {qualname} into a different kind of function")
+            raise ChangeRefused(Outcome.FAILED, f"the edit would change {what} of {qualname}")
+    if (old.co_flags ^ new.co_flags) & _KIND_FLAGS:
+        raise ChangeRefused(Outcome.FAILED, f"the edit would turn {qualname} into a different kind of function")

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar, Union
 
-from ..versions import content
+from ..versions import read_file
 
 _T = TypeVar("_T")
 FunctionNode = Union[ast.FunctionDef, ast.AsyncFunctionDef]
@@ -26,10 +26,10 @@ _DEFINITION = re.compile(r"(?:async[ \t]+)?def\b|class\b")
 _DEFINED = re.compile(r"\n([ \t]*)(?:a|d|c)(?:sync[ \t]+def|ef|lass)[ \t]+(\w+)")
 _IMPORT = r"(?:from[ \t]+\S+[ \t]+)?import\b[ \t]*(\([^)]*\)|(?:\\\n|.)*)"
 _CONTINUES = "#)]}"  # a line that begins with one of these does not end a block
-trees: dict[FunctionSource, FunctionNode] = {}
+parsed_functions: dict[FunctionSource, FunctionNode] = {}
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-BLOCKS = ("body", "orelse", "finalbody")  # the fields of a statement that hold statements
-HOLDS = (*BLOCKS, "handlers", "cases")
+BLOCK_FIELDS = ("body", "orelse", "finalbody")  # the fields of a statement that hold statements
+NESTING_FIELDS = (*BLOCK_FIELDS, "handlers", "cases")
 
 
 class FunctionSource(NamedTuple):
@@ -53,7 +53,7 @@ class FunctionSource(NamedTuple):
 
     def tree(self) -> FunctionNode:
         """`parse`, read-only and shared by all patches of the function."""
-        return trees.get(self) or trees.setdefault(self, self.parse())
+        return parsed_functions.get(self) or parsed_functions.setdefault(self, self.parse())
 
 
 def cached_until_changed(read: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -79,7 +79,7 @@ def cached_until_changed(read: Callable[[str], _T]) -> Callable[[str], _T]:
 def text_of(path: str) -> str | None:
     """The file's text, or None if it has no readable source (bytecode only, wrong encoding)."""
     try:
-        text = importlib.util.decode_source(content(path))
+        text = importlib.util.decode_source(read_file(path))
     except (OSError, ImportError, UnicodeDecodeError, SyntaxError):
         return None
     return None if "\0" in text else text
@@ -87,7 +87,6 @@ def text_of(path: str) -> str | None:
 
 @cached_until_changed
 def digest_of(path: str) -> bytes:
-    """A digest of the file's text."""
     return hashlib.blake2b((text_of(path) or "").encode(errors="surrogatepass"), digest_size=16).digest()
 
 
@@ -115,7 +114,7 @@ def find_blocks(path: str, qualname: str) -> list[FunctionSource]:
     """The definitions of `qualname`'s outermost function in the file, in order (several for if/else, overloads)."""
     outer = split_target(qualname)[0]
     starts = _definitions(path).get(outer, ())
-    firsts = [_first(_lines(path), start) + 1 for start in starts]
+    firsts = [_first_decorator_line(_lines(path), start) + 1 for start in starts]
     if len(starts) != 1 and re.search(rf"\b(?:def|class)\s+{outer.rpartition('.')[2]}\b", text_of(path) or ""):
         # text in strings may look like a definition
         firsts = [_first_line(node) for name, node in _functions(whole_tree(path)) if name == outer]
@@ -157,7 +156,7 @@ def block_at(path: str, first: int) -> FunctionSource | None:
     lines = _lines(path)
     if not 0 < first <= len(lines):
         return None
-    block = FunctionSource(path, first, "".join(lines[first - 1 : _end(lines, first - 1)]))
+    block = FunctionSource(path, first, "".join(lines[first - 1 : _line_after(lines, first - 1)]))
     with contextlib.suppress(SyntaxError, IndexError):
         block.tree()
         return block
@@ -167,7 +166,7 @@ def block_at(path: str, first: int) -> FunctionSource | None:
     return None
 
 
-def _first(lines: list[str], definition: int) -> int:
+def _first_decorator_line(lines: list[str], definition: int) -> int:
     """The 0-based line of the first decorator of a definition."""
     indent, first = _indent(lines[definition]), definition
     for number, stripped in _dedents(lines, range(definition - 1, -1, -1), indent):
@@ -177,7 +176,7 @@ def _first(lines: list[str], definition: int) -> int:
     return first
 
 
-def _end(lines: list[str], first: int) -> int:
+def _line_after(lines: list[str], first: int) -> int:
     """The 0-based line after the definition, or its decorators, at line `first`, by indentation."""
     defined = False
     for number, stripped in _dedents(lines, range(first, len(lines)), _indent(lines[first])):
@@ -203,20 +202,22 @@ def _indent(line: str) -> int:
 @cached_until_changed
 def top_level(path: str) -> ast.Module:
     """The file's syntax tree, read-only, without its functions and classes."""
-    return _bare(whole_tree(path))
+    return _without_definitions(whole_tree(path))
 
 
-def _bare(node: _T) -> _T:
+def _without_definitions(node: _T) -> _T:
     node = copy.copy(node)
-    for name in HOLDS:
+    for name in NESTING_FIELDS:
         if hasattr(node, name):
-            setattr(node, name, [_bare(each) for each in getattr(node, name) if not isinstance(each, SCOPES)])
+            setattr(
+                node, name, [_without_definitions(each) for each in getattr(node, name) if not isinstance(each, SCOPES)]
+            )
     return node
 
 
 def forget(texts: bool) -> None:
     """Drops the trees that have been read, about 100 kB per function; texts: also everything else, about 10 MB."""
-    trees.clear()
+    parsed_functions.clear()
     for each in (whole_tree, top_level, *((text_of, _lines, _definitions) if texts else ())):
         each.forget()
 
@@ -233,12 +234,12 @@ def imports(path: str) -> frozenset[str]:
 
 def exact_imports(path: str) -> frozenset[str]:
     """The names that the file imports anywhere outside functions and classes, from its syntax tree."""
-    return frozenset(_bound(whole_tree(path)))
+    return frozenset(_imported_names(whole_tree(path)))
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
+def _imported_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names if alias.name != "*")
     elif not isinstance(node, (*SCOPES, ast.expr)):
         for child in ast.iter_child_nodes(node):
-            yield from _bound(child)
+            yield from _imported_names(child)

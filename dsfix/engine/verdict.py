@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..catalogue import proven
+from ..catalogue import registry
 from ..catalogue.registry import Summary
-from ..outcome import Outcome, Refused
+from ..outcome import ChangeRefused, Outcome
 from ..patch import Change, Edit, Patch, Replace, Source
 from ..settings import Settings
-from ..versions import RangeMatch, gate, module_file, on_disk
+from ..versions import RangeMatch, gate, module_file, nearest_existing
 from . import anchors
-from .cache import Cache, declaration_key, digest, stamps
+from .cache import Cache, declaration_key, digest, file_stamps
 from .source import FunctionSource, digest_of, find_blocks, text_of, top_level
 
 NO_SOURCE = "has no readable source"
@@ -40,9 +40,9 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
     refused = _remembered_refusal(patch, cache)
     by_text = any(isinstance(each, (Edit, Source)) for each in (*patch.changes, *patch.present))
     if refused is None and gated.newer and not patch.present:
-        refused = Refused(Outcome.UNPROVEN, "the patch has no evidence (`present=`) to recognise the bug by")
+        refused = ChangeRefused(Outcome.UNPROVEN, "the patch has no evidence (`present=`) to recognise the bug by")
     elif refused is None and gated.fit is RangeMatch.UNSURE and not by_text:
-        refused = Refused(Outcome.DRIFTED, "DeepSpeed's source is not available")
+        refused = ChangeRefused(Outcome.DRIFTED, "DeepSpeed's source is not available")
     if refused is None:
         verbs = ", ".join(dict.fromkeys(f"{type(change).__name__} of {change.qualname}" for change in patch.changes))
         judged = ", but its source has the bug" if gated.fit is RangeMatch.UNSURE or gated.newer else ""
@@ -57,11 +57,11 @@ def by_source(patch: Patch, cache: Cache) -> Verdict:
     return Verdict(refused.outcome, f"{gated.reason}: {refused.reason}")
 
 
-def _remembered_refusal(patch: Patch, cache: Cache) -> Refused | None:
+def _remembered_refusal(patch: Patch, cache: Cache) -> ChangeRefused | None:
     paths, declaration = fingerprint_inputs(patch)
-    key = ("source", paths, stamps(filter(None, map(on_disk, paths))), declaration)
-    refusal = cache.cached(key, lambda: [] if proven.applies(fingerprint(paths, declaration)) else _refusal(patch))
-    return Refused(Outcome(refusal[0][0]), refusal[0][1]) if refusal else None
+    key = ("source", paths, file_stamps(filter(None, map(nearest_existing, paths))), declaration)
+    refusal = cache.cached(key, lambda: [] if registry.is_proven(fingerprint(paths, declaration)) else _refusal(patch))
+    return ChangeRefused(Outcome(refusal[0][0]), refusal[0][1]) if refusal else None
 
 
 def fingerprint(paths: Sequence[str], declaration: object) -> str:
@@ -82,19 +82,19 @@ def _refusal(patch: Patch) -> list[tuple[str, str]]:
         for evidence in patch.fixed:
             if _is_present(evidence):
                 where = evidence.qualname or evidence.target
-                raise Refused(Outcome.ALREADY_FIXED, f"{where} has `{anchors.first_line(evidence.code)}`")
+                raise ChangeRefused(Outcome.ALREADY_FIXED, f"{where} has `{anchors.first_line(evidence.code)}`")
         _check_all(patch.changes)
         for evidence in patch.present:
             if not _is_present(evidence):
                 where = evidence.qualname or evidence.target
-                raise Refused(Outcome.DRIFTED, f"{where} has no `{anchors.first_line(evidence.code)}`")
-    except Refused as refused:
+                raise ChangeRefused(Outcome.DRIFTED, f"{where} has no `{anchors.first_line(evidence.code)}`")
+    except ChangeRefused as refused:
         return [(refused.outcome.value, refused.reason)]
     return []
 
 
 def _is_present(evidence: Source) -> bool:
-    """Whether the evidence is in the source. Raises Refused if the file is missing."""
+    """Whether the evidence is in the source. Raises ChangeRefused if the file is missing."""
     path = _file(evidence.module)
     if not evidence.qualname:
         return bool(anchors.occurrences(top_level(path), evidence.code))
@@ -105,48 +105,45 @@ def _is_present(evidence: Source) -> bool:
 
 
 def _check_all(changes: Sequence[Change]) -> None:
-    """Raises Refused unless all changes can be made to the source."""
+    """Raises ChangeRefused unless all changes can be made to the source."""
     made = []
     for change in changes:
         try:
             if isinstance(change, Edit):
                 places(change)
-            elif isinstance(change, Replace) and change.qualname.rpartition(".")[2] not in _text(change.module):
-                raise Refused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
-        except Refused as refused:
+            elif isinstance(change, Replace):
+                name, text = change.qualname.rpartition(".")[2], text_of(_file(change.module)) or ""
+                if name not in text:
+                    raise ChangeRefused(Outcome.DRIFTED, f"{change.module} has no {change.qualname}")
+        except ChangeRefused as refused:
             if refused.outcome is not Outcome.ALREADY_FIXED:
                 raise
             made.append(refused)
     if made and len(made) == len(changes):
         raise made[0]
     if made:
-        raise Refused(Outcome.DRIFTED, f"the source contains only part of the fix: {made[0].reason}")
+        raise ChangeRefused(Outcome.DRIFTED, f"the source contains only part of the fix: {made[0].reason}")
 
 
 def places(edit: Edit) -> tuple[FunctionSource, list[anchors.Place]]:
-    """The location of an edit in the installed source: the function's block, the places in its syntax tree.
+    """An edit's place in the installed source: the function's block, the places in its syntax tree.
 
-    Raises:
-        Refused: already-fixed, or drifted.
+    Raises ChangeRefused.
     """
-    refused = Refused(Outcome.DRIFTED, f"{edit.module} has no function {edit.qualname}")
+    refused = ChangeRefused(Outcome.DRIFTED, f"{edit.module} has no function {edit.qualname}")
     for block in find_blocks(_file(edit.module), edit.qualname):
         try:
             return block, anchors.locate(edit, anchors.inner_function(block.tree(), edit.qualname))
-        except Refused as error:
+        except ChangeRefused as error:
             refused = error
     raise refused
-
-
-def _text(module: str) -> str:
-    return text_of(_file(module)) or ""
 
 
 def _file(module: str) -> str:
     path = module_file(module)
     if path is None:
         package = module.partition(".")[0]
-        raise Refused(Outcome.DRIFTED, f"{package} is incomplete: module {module} is missing; reinstall it")
+        raise ChangeRefused(Outcome.DRIFTED, f"{package} is incomplete: module {module} is missing; reinstall it")
     if text_of(path) is None:
-        raise Refused(Outcome.DRIFTED, f"{path} {NO_SOURCE}")
+        raise ChangeRefused(Outcome.DRIFTED, f"{path} {NO_SOURCE}")
     return path

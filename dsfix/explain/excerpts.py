@@ -36,7 +36,7 @@ class Excerpts:
 
     def __init__(self, literals: Iterable[str]) -> None:
         self._by_form, self._forms = _searched(frozenset(literals))
-        self._longest = max((len(each) for results in self._by_form.values() for each in results), default=0)
+        self._longest = max((len(each) for group in self._by_form.values() for each in group), default=0)
         self.size = self.lines = 0
 
     def of(self, blocks: Iterable[bytes]) -> Iterator[Excerpt]:

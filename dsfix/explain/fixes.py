@@ -59,14 +59,14 @@ def fixes(patch_ids: Iterable[str], in_log: Sequence[Mapping[str, str]]) -> list
     in_log: the versions that the log names; several if it names several releases, of which one with the bug counts.
     """
     settings, catalogue = Settings.read(), registry.catalogue()
-    results = []
+    fixes = []
     for patch_id in sorted(patch_ids):
         affects = catalogue[patch_id].patch.affects
         for versions_of_one in in_log:
             named = {name: version for name, version in versions_of_one.items() if name in affects}
-            fits = rules.fits({name: affects[name] for name in named}, named) if "deepspeed" in named else None
+            fits = rules.all_in_range({name: affects[name] for name in named}, named) if "deepspeed" in named else None
             if fits:
                 break
-        results.append(PatchFix(patch_id, survey.decide(catalogue[patch_id], settings), named, fits))
-    useful = [fix for fix in results if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
-    return useful or results
+        fixes.append(PatchFix(patch_id, survey.verdict_of(catalogue[patch_id], settings), named, fits))
+    useful = [fix for fix in fixes if fix.in_log or fix.verdict.outcome is not Outcome.NOT_AFFECTED]
+    return useful or fixes

@@ -38,11 +38,7 @@ def _blocks(text: bytes) -> list[int]:
 
 
 def required(pattern: str) -> list[Clause[str]]:
-    """Returns the clauses of a regular expression in order; a matching text satisfies all of them.
-
-    Raises:
-        re.error: the pattern is not a regular expression.
-    """
+    """Returns the clauses of a regular expression in order; a matching text satisfies all of them."""
     parsed = _parser.parse(pattern)
     return [] if parsed.state.flags & re.IGNORECASE else _clauses(parsed)
 
@@ -77,5 +73,5 @@ def _clauses(parsed: Any) -> list[Clause[str]]:
         elif name == "BRANCH":
             each = [_clauses(branch) for branch in argument[1]]
             if all(each):
-                clauses.append(frozenset().union(*(max(results, key=_least) for results in each)))
+                clauses.append(frozenset().union(*(max(branch_clauses, key=_least) for branch_clauses in each)))
     return clauses

@@ -62,7 +62,7 @@ class Problem:
             {name: _for(name, each, named[name]) for name, each in affects.items() if name in named}
             for affects in self.affects
         ]
-        return not any(rules.fits(each, named) for each in ranges)
+        return not any(rules.all_in_range(each, named) for each in ranges)
 
     def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
         """Returns ids of patches whose symptoms match, "" for the signature -> the spans of the matches."""
@@ -160,7 +160,7 @@ def examined_from(affects: Mapping[str, str]) -> Mapping[str, str]:
 
 def _for(name: str, specifiers: str, version: str) -> str:
     """Returns a range; for a release older than any range, without a lower bound that is the earliest release."""
-    older = name == "deepspeed" and rules.fits({name: f"<{versions.EARLIEST_PROVEN}"}, {name: version})
+    older = name == "deepspeed" and rules.all_in_range({name: f"<{versions.EARLIEST_PROVEN}"}, {name: version})
     return _without_floor(name, specifiers) if older else specifiers
 
 

@@ -24,8 +24,8 @@ class FindingRole(enum.Enum):
 class RankedFinding:
     """first: the first place in all logs."""
 
-    found: RecognisedProblem
-    standing: FindingRole
+    recognised: RecognisedProblem
+    role: FindingRole
     first: LogPlace
 
 
@@ -72,4 +72,4 @@ def rank_findings(reading: LogReading) -> list[RankedFinding]:
     order += [(found, FindingRole.FOLLOW_UP) for found in of(Role.FOLLOW_UP)]
     order += [(found, FindingRole.NOTE) for found in sort(notes)]
     order += [(found, FindingRole.EXCLUDED) for found in sort(excluded)]
-    return [RankedFinding(found, standing, first(found)) for found, standing in order]
+    return [RankedFinding(found, role, first(found)) for found, role in order]

@@ -12,7 +12,7 @@ from .excerpts import Excerpt, Excerpts
 from .lines import TRACEBACK, Cleaner, Line
 from .mentions import LITERALS, Versions
 from .problems import Problem
-from .segments import Segment, around, raised_in, segments
+from .segments import Segment, hit_neighbourhoods, raised_in, segments
 from .signature import Role
 from .stream import UnreadableLog, blocks
 
@@ -81,7 +81,7 @@ class LogReading:
         """Reads one more file, "-" for standard input; errors are recorded in `files`."""
         file = LogFile(name)
         self.files.append(file)
-        one = _OneFile(self, len(self.files) - 1)
+        one = _FileReader(self, len(self.files) - 1)
         excerpts = Excerpts(self._literals)
         for excerpt in excerpts.of(_content(file)):
             one.look_at(excerpt)
@@ -95,7 +95,7 @@ def _content(file: LogFile) -> Iterator[bytes]:
         file.trouble = str(reason)
 
 
-class _OneFile:
+class _FileReader:
     def __init__(self, reading: LogReading, file: int) -> None:
         self._reading, self._file = reading, file
         self._cleaner = Cleaner()
@@ -111,7 +111,7 @@ class _OneFile:
                 self._reading.versions.look_at(line.text)
         for segment in segments(lines, excerpt.hits, excerpt.ends):
             self._look_at_segment(segment, excerpt.hits)
-        for lines_of_all in around(lines, excerpt.hits):
+        for lines_of_all in hit_neighbourhoods(lines, excerpt.hits):
             for problem in problems.possible(lines_of_all.text):
                 if problem.spread and (matches := problem.matches(lines_of_all)):
                     self._count(problem, matches, lines_of_all)
@@ -166,7 +166,7 @@ def _of_traceback(matches: _Matches, segment: Segment) -> list[Line]:
     """Returns the lines of matches within the segment's traceback; for matches beyond it, the exception's line."""
     if not (raised := segment.raised):
         return []
-    spans = sorted(span for results in matches.values() for span in results)
+    spans = sorted(span for spans_of_patch in matches.values() for span in spans_of_patch)
     return [
         min(segment.line_at(end - 1), raised, key=lambda line: line.number)
         for start, end in spans

@@ -76,11 +76,11 @@ def segments(lines: Sequence[Line], hits: frozenset[int], ends: bool) -> Iterato
     sources: dict[str, list[Line]] = {}
     for line in lines:
         sources.setdefault(line.source, []).append(line)
-    results = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
-    yield from sorted(results, key=lambda segment: segment.lines[0].number)
+    segments = [each for of_one in sources.values() for each in _of_one_process(of_one, hits, ends)]
+    yield from sorted(segments, key=lambda segment: segment.lines[0].number)
 
 
-def around(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
+def hit_neighbourhoods(lines: Sequence[Line], hits: frozenset[int]) -> Iterator[Segment]:
     """Yields the lines of all processes around the hits, in the order of the log."""
     for begin, end in _spans(lines, hits, 0, len(lines)):
         yield Segment(lines[begin:end], chained=False)

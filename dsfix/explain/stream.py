@@ -28,10 +28,7 @@ class UnreadableLog(Exception):
 
 def blocks(name: str) -> Iterator[bytes]:
     """Yields the content of a file, "-" for standard input, without escape sequences; blocks do not end at lines.
-
-    Raises:
-        UnreadableLog: immediately, or after the readable part.
-    """
+    Raises UnreadableLog: immediately, or after the readable part."""
     with ExitStack() as stack:
         try:
             source = stack.enter_context(open(name, "rb")) if name != "-" else _standard_input()

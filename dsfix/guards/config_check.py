@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import log, versions
 from ..outcome import Outcome
 from ..process import report as patch_reports
-from ..rules import Finding, Level, fits
+from ..rules import Level, all_in_range
 from . import GuardError
 from .initialize import Call
 
@@ -29,17 +29,13 @@ class ConfigError(GuardError):
 
 
 def before(call: Call) -> None:
-    """Logs errors and warnings on rank 0; only the command prints notes.
-
-    Raises:
-        ConfigError: under DSFIX_CHECK=error, if an error is found.
-    """
+    """Logs errors and warnings on rank 0; only the command prints notes. Raises ConfigError."""
     if call.settings.check == "off" or call.config is None:
         return
     from ..check.checking import check
 
     overridden = [key for key, argument in _OVERRIDE.items() if call.arguments.get(argument) is not None]
-    if not fits(_SCHEDULER_OVERRIDDEN, {"deepspeed": versions.installed("deepspeed")}):
+    if not all_in_range(_SCHEDULER_OVERRIDDEN, {"deepspeed": versions.installed("deepspeed")}):
         overridden = [key for key in overridden if key != "scheduler"]
     try:
         checked = check(
@@ -55,19 +51,13 @@ def before(call: Call) -> None:
         return
     applied = {patch_report.id for patch_report in patch_reports() if patch_report.outcome is Outcome.APPLIED}
     worst = [
-        finding for finding in checked.findings if finding.level is not Level.NOTE and not _fixed(finding, applied)
+        finding
+        for finding in checked.findings
+        if finding.level is Level.ERROR or (finding.level is Level.WARNING and applied.isdisjoint(finding.patches))
     ]
     if worst:
-        _report(call, list(map(_line, worst)), stop=any(finding.level is Level.ERROR for finding in worst))
-
-
-def _fixed(finding: Finding, applied: set[str]) -> bool:
-    """Whether it is a warning whose patch is applied in this process."""
-    return finding.level is Level.WARNING and bool(applied.intersection(finding.patches))
-
-
-def _line(finding: Finding) -> str:
-    return f"{finding.level.value}: {finding.where or 'config'}: {finding.what} ({finding.remedy}) [{finding.rule}]"
+        lines = [f"{f.level.value}: {f.where or 'config'}: {f.what} ({f.remedy}) [{f.rule}]" for f in worst]
+        _report(call, lines, stop=any(finding.level is Level.ERROR for finding in worst))
 
 
 def _report(call: Call, lines: list[str], stop: bool) -> None:
@@ -118,7 +108,7 @@ def _loses_fp32(model: Any) -> bool:
     patched = any(
         patch_report.id == _ROUTING[0] and patch_report.outcome is Outcome.APPLIED for patch_report in patch_reports()
     )
-    casts_all = fits(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
+    casts_all = all_in_range(CASTS_BUFFERS, {"deepspeed": versions.installed("deepspeed")})
     dtypes = (*_HALF, "torch.float32") if casts_all else _HALF
     fp32_patterns = [
         (f"{place}." if place else "", str(each).replace("*", ".*"))

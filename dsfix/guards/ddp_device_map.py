@@ -39,7 +39,7 @@ def before(call: Call) -> None:
     kind = "".join(kinds) or "cpu"
     devices: Any = getattr(importlib.import_module("torch"), kind, None)
     here = kind if kind == "cpu" else _device(kind, devices, device_ids)
-    result = dispatch.find(model, here)
+    result = dispatch.find_dispatch(model, here)
     # users who exclude parameters from DDP place them themselves
     if result is None or not parameters.keys().isdisjoint(getattr(model, "_ddp_params_and_buffers_to_ignore", ())):
         return

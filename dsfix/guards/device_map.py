@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import log
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError, dispatch
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def before(call: Call) -> None:
     if call.settings.device_map == "off":
         return
     here = _device(call)
-    result = dispatch.find(call.model, here)
+    result = dispatch.find_dispatch(call.model, here)
     if result is None:
         return
     refuse_offloaded(result, REMEDY)
@@ -64,13 +64,16 @@ def refuse_offloaded(found: dispatch.Dispatch, remedy: str) -> None:
     if found.offloaded:
         raise GuardError(
             "device_map offloaded parts of the model. Their parameters are on the meta device, so "
-            f"DSFIX_DEVICE_MAP=repair cannot restore them.\n  {some(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
+            "DSFIX_DEVICE_MAP=repair cannot restore them.\n"
+            f"  {shortened_list(found.offloaded, dispatch.NAMES)}\n{remedy} {OFF}"
         )
 
 
 def repair(found: dispatch.Dispatch, then: str) -> None:
     count = found.remove()
-    log.inform(f"DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from {count} module{'s' * (count != 1)}; {then}")
+    log.info_on_rank_zero(
+        f"DSFIX_DEVICE_MAP=repair: removed accelerate's hooks from {count} module{'s' * (count != 1)}; {then}"
+    )
 
 
 def _device(call: Call) -> str:

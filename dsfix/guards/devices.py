@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..outcome import some
+from ..outcome import shortened_list
 
 _SHOWN = 5  # names per device in the message
 
@@ -23,7 +23,7 @@ class DeviceMismatch(RuntimeError):
 
     def __str__(self) -> str:
         fewest_first = sorted(self.devices.items(), key=lambda each: len(each[1]))
-        places = "; ".join(f"{some(names, _SHOWN)} on {device}" for device, names in fewest_first)
+        places = "; ".join(f"{shortened_list(names, _SHOWN)} on {device}" for device, names in fewest_first)
         return f"tensors are on {len(self.devices)} devices: {places}"
 
 

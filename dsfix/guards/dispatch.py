@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError
 
 NAMES = 3  # modules per device in a message
@@ -35,10 +35,11 @@ class Dispatch:
 
     def describe(self) -> str:
         """One line per device with the outermost modules computed on it."""
-        return "\n".join(f"  {device}: {some(names, NAMES)}" for device, names in self._outermost().items())
+        return "\n".join(f"  {device}: {shortened_list(names, NAMES)}" for device, names in self._outermost().items())
 
     def _outermost(self) -> dict[str, list[str]]:
-        roots = {name for name, module in self.model.named_modules() if any(map(_is_root, _hooks(module)))}
+        hooks = ((name, hook) for name, module in self.model.named_modules() for hook in _hooks(module))
+        roots = {name for name, hook in hooks if getattr(hook, "io_same_device", False) is True}
         if roots.issuperset(self.placed):
             roots = set()
         outermost: dict[str, list[str]] = {}
@@ -74,7 +75,7 @@ class Dispatch:
         return len(hooked)
 
 
-def find(model: Any, here: str) -> Dispatch | None:
+def find_dispatch(model: Any, here: str) -> Dispatch | None:
     """The traces of device_map on a model, or None; `here` is this rank's device, e.g. "cuda:0"."""
     if not hasattr(model, "named_modules"):
         return None
@@ -125,10 +126,6 @@ def _single(hook: Any) -> Iterator[Any]:
 def _map(module: Any) -> dict[str, Any]:
     device_map = vars(module).get("hf_device_map")
     return device_map if isinstance(device_map, dict) else {}
-
-
-def _is_root(hook: Any) -> bool:
-    return getattr(hook, "io_same_device", False) is True
 
 
 def _above(name: str, placed: dict[str, str]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 
 from .. import log
 from ..engine import attributes, hooks
-from ..outcome import Outcome, Refused, describe
+from ..outcome import ChangeRefused, Outcome, error_text
 from ..patch import Replace
 from ..settings import Settings
 from . import GuardError
@@ -71,18 +71,18 @@ class GuardHooks:
         change, handle = self.changes[name], self.handles.get(name)
         try:
             if handle is None or not handle.in_force(module):
-                self.handles[name] = attributes.substitute(module, change)
-        except Refused as refused:
+                self.handles[name] = attributes.replace_attribute(module, change)
+        except ChangeRefused as refused:
             if refused.outcome is not Outcome.DRIFTED:  # a module without the function needs no guard
                 log.warn(f"{change.target} is not guarded: {refused.reason}")
         except Exception as error:  # a failing guard must not break the import
-            log.warn(f"{change.target} is not guarded: {describe(error)}")
+            log.warn(f"{change.target} is not guarded: {error_text(error)}")
 
     def withdraw(self) -> None:
         """Removes the wrappers and stops watching imports."""
         self.finder.stop()
         for handle in self.handles.values():
-            with contextlib.suppress(Refused):  # wrapped again since
+            with contextlib.suppress(ChangeRefused):  # wrapped again since
                 handle.undo()
 
 
@@ -120,4 +120,4 @@ def _run(guards: list[str], when: str, *arguments: Any) -> None:
             raise
         except Exception as error:
             guards.remove(name)
-            log.warn(f"the guard {name} failed and was skipped: {describe(error)}")
+            log.warn(f"the guard {name} failed and was skipped: {error_text(error)}")

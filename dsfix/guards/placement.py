@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import log
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError
 from .initialize import Call
 from .placement_report import PlacementReport, move_buffers, placement_report
@@ -34,8 +34,8 @@ def after(call: Call, result: tuple[Any, ...]) -> None:
         moved, report = move_buffers(engine.module, report)
         moved = _for_this_rank(moved, engine)
         if moved:
-            paths = some((f"{each.path} (from {each.device})" for each in moved), SHOWN)
-            emit = log.warn if log.rank() else log.inform
+            paths = shortened_list((f"{each.path} (from {each.device})" for each in moved), SHOWN)
+            emit = log.warn if log.rank() else log.info_on_rank_zero
             emit(f"{_who()}moved {len(moved)} buffer{'s' if len(moved) > 1 else ''} to {moved.device}: {paths}")
     report = _for_this_rank(report, engine)
     if report:

@@ -124,10 +124,8 @@ def placement_report(engine_or_model: Any, device: Any = None) -> PlacementRepor
     Not reported, because it is correct or cannot be decided: tensors on meta or offloaded by DeepSpeed; what an engine
     with dont_change_device, or below ZeRO-3 a class that overrides `_apply`, leaves in place; and these attributes:
     0-dim tensors on the CPU, which arithmetic accepts, copies of a buffer named ``original_...``, tensors that a hook
-    recomputes before each forward pass (weight_norm), and those of classes of transformers and DeepSpeed.
-
-    Raises:
-        TypeError: the argument is neither an engine nor a torch.nn.Module.
+    recomputes before each forward pass (weight_norm), and those of classes of transformers and DeepSpeed. Raises
+    TypeError: the argument is neither an engine nor a torch.nn.Module.
     """
     import torch
 
@@ -198,15 +196,12 @@ def _cause(held: TensorRef, device: torch.device | None, in_engine: bool, zero3:
         return None
     if held.kind == "attribute":
         return None if tensor.dim() == 0 and tensor.device.type == "cpu" else _PLAIN
-    if zero3 and held.kind == "buffer" and (not in_engine or _present_at_initialize(held.module)):
+    at_initialize = "_external_params" in vars(held.module)  # ZeRO-3 sets it on each module that it finds
+    if zero3 and held.kind == "buffer" and (not in_engine or at_initialize):
         return _LEFT_BEHIND
     if not in_engine:
         return _NOT_MOVED
     return None if held.own_apply and not zero3 else _LATE
-
-
-def _present_at_initialize(module: torch.nn.Module) -> bool:
-    return "_external_params" in vars(module)  # ZeRO-3 sets it on each module that it finds
 
 
 def _described(held: TensorRef, cause: _Cause) -> Misplaced:

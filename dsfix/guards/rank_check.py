@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .. import log
-from ..outcome import some
+from ..outcome import shortened_list
 from . import GuardError
 from .statement import Group, Statement, differences
 
@@ -40,10 +40,7 @@ class RankError(GuardError):
 
 def after(call: Call, result: Any) -> None:
     """Publishes this rank's statement once and compares all published ones. result: deepspeed.initialize's tuple.
-
-    Raises:
-        RankError: the ranks of the created engine differ.
-    """
+    Raises RankError: the ranks of the created engine differ."""
     global _published
     distributed: Any = sys.modules.get("torch.distributed")  # DeepSpeed imports it in a distributed job
     if distributed is None or not call.settings.rank_check or not distributed.is_initialized():
@@ -58,20 +55,18 @@ def after(call: Call, result: Any) -> None:
     if first:
         board.publish(Statement.of_this_process())
         _published = weakref.ref(group)
-    results = board.differences()
+    differences = board.differences()
     if isinstance(result, tuple):
-        if results:
-            raise RankError(f"{results}\n{_ADVICE}")
+        if differences:
+            raise RankError(f"{differences}\n{_ADVICE}")
         silent = board.silent() if board.rank == 0 and getattr(result[0], "dp_world_size", 0) == board.size else []
         if silent:
-            late = (
-                "have not reported: they are slow, or run"
-                if len(silent) > 1
-                else "has not reported: it is slow, or runs"
-            )
-            log.warn_repeatedly("ranks", f"{_ranks(silent)} {late} without dsfix. {_ADVICE}")
-    elif results and first:
-        log.warn(f"{results}\n{_ADVICE}")
+            late = "has not reported: it is slow, or runs without dsfix."
+            if len(silent) > 1:
+                late = "have not reported: they are slow, or run without dsfix."
+            log.warn_repeatedly("ranks", f"{_ranks(silent)} {late} {_ADVICE}")
+    elif differences and first:
+        log.warn(f"{differences}\n{_ADVICE}")
 
 
 class StatementStore:
@@ -115,7 +110,7 @@ class StatementStore:
 
 def _named(ranks: tuple[int, ...], of: dict[int, str]) -> str:
     hosts = list(dict.fromkeys(of[rank] for rank in ranks))
-    return f"{_ranks(ranks)} ({some(hosts, _HOSTS)})"
+    return f"{_ranks(ranks)} ({shortened_list(hosts, _HOSTS)})"
 
 
 def _ranks(numbers: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from .. import __version__, process, versions
-from ..outcome import Outcome, some
+from ..outcome import Outcome, shortened_list
 
 _FIXED = {Outcome.APPLIED.value, Outcome.PENDING.value}
 _ABSENT = "not in the catalogue"
@@ -27,7 +27,6 @@ class Statement:
 
     @classmethod
     def of_this_process(cls) -> Statement:
-        """The statement of this process."""
         reports = process.report()
         return cls(
             {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},
@@ -58,11 +57,11 @@ def differences(groups: list[Group]) -> dict[tuple[int, ...], list[str]]:
     Not a difference: a module that some ranks have not imported yet (`pending`), a bug that some ranks do not have
     (`not-affected`, `already-fixed`, `unproven`).
     """
-    results: dict[str, list[int]] = {}
+    ranks_by_text: dict[str, list[int]] = {}
     for ranks, text in (*_versions(groups), *_patches(groups)):
-        results.setdefault(text, []).extend(ranks)
+        ranks_by_text.setdefault(text, []).extend(ranks)
     merged: dict[tuple[int, ...], list[str]] = {}
-    for text, where in results.items():
+    for text, where in ranks_by_text.items():
         merged.setdefault(tuple(sorted(where)), []).append(text)
     return merged
 
@@ -95,7 +94,7 @@ def _patches(groups: list[Group]) -> Iterator[tuple[list[int], str]]:
     for (number, outcome, why, usual), ids in kinds.items():
         yield (
             groups[number][0],
-            f"{some(ids, _SHOWN)}: {outcome}{f' ({why})' if why else ''}, elsewhere {usual}",
+            f"{shortened_list(ids, _SHOWN)}: {outcome}{f' ({why})' if why else ''}, elsewhere {usual}",
         )
 
 

@@ -8,8 +8,8 @@ A script that runs on a GPU or, without one, on the emulated CUDA device starts 
 before it imports torch.
 """
 
-from dsfix.lab.cuda_device import use_cuda
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.accelerator import use_cuda
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.ranks import RankResult, launch
 from dsfix.lab.session import Lab
 

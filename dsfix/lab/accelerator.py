@@ -1,4 +1,7 @@
-"""Chooses DeepSpeed's accelerator: its CUDA class on the emulated device, or its CPU class, both with gloo."""
+"""The CUDA device, a GPU or the emulated one, and DeepSpeed's accelerator without a GPU.
+
+The latter is its CUDA class on the emulated device, or its CPU class, both with gloo.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import wrapt
 from packaging.version import Version
 
-from dsfix.lab.distributions import hide_triton
-from dsfix.lab.errors import LabUnavailable
-from dsfix.lab.rank_variables import local_world_size
+from dsfix.lab import cuda
+from dsfix.lab.distributions import LabUnavailable, gpu_likely, hide_triton
+from dsfix.lab.rank_variables import complete_rank_environment, local_world_size
 
+EMULATED = "emulated CUDA device"
 # DeepSpeed's CPU accelerator imports these two unconditionally through this release
 LAST_WITH_INTEL = Version("0.14.0")
 INTEL = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
@@ -26,6 +31,39 @@ _COLLECTIVES = (
     *("gather", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter"),
 )
 _SHARED_MEMORY_BUILDERS = ("ShareMemCommBuilder", "CCLCommBuilder")
+
+
+def use_cuda() -> str:
+    """Gives this process CUDA devices; call it before torch is imported. Returns their name, e.g. "NVIDIA H100".
+
+    On the emulated device a DeepSpeed imported later uses its CUDA accelerator, process groups use gloo even if NCCL is
+    requested, and without a launcher's RANK variables the process becomes a job of one rank. On a GPU nothing changes.
+    Raises LabUnavailable if neither device is available.
+    """
+    if has_gpu():
+        import torch
+
+        return str(torch.cuda.get_device_name())
+    load_emulated()
+    replace_nccl_with_gloo()
+    prepare()
+    wrapt.register_post_import_hook(use_emulated_cuda, "deepspeed")
+    return EMULATED
+
+
+def has_gpu() -> bool:
+    """Whether the installed torch can use a GPU here. Imports torch only if that is likely."""
+    if not gpu_likely():
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def load_emulated() -> None:
+    """Loads the emulated device with one device per local rank, at least 8. Raises LabUnavailable."""
+    complete_rank_environment(os.environ)
+    cuda.load(devices=max(8, local_world_size()))
 
 
 def deepspeed_version() -> str:

@@ -11,7 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsfix.lab.errors import LabUnavailable
+
+class LabUnavailable(Exception):
+    """This machine or environment lacks something; the message names it in one sentence."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.settings import cache_directory
 
 # What is needed to start this Python, to find its packages, compilers and GPUs, and to select patches. Everything else
@@ -26,7 +26,7 @@ _NAMES = frozenset(
         *("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_SOCKET_IFNAME", "NCCL_CUMEM_ENABLE"),
         # without these some combinations of MKL and OpenMP abort the process
         *("KMP_DUPLICATE_LIB_OK", "MKL_THREADING_LAYER", "MKL_SERVICE_FORCE_INTEL"),
-        *("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_SEVERITY", "DSFIX_DISABLE"),
+        *("DSFIX_SKIP", "DSFIX_ONLY", "DSFIX_ALSO", "DSFIX_SEVERITY", "DSFIX_DISABLE"),
     )
 )
 _PREFIXES = ("LC_", "CONDA_", "NIX_")
@@ -86,10 +86,10 @@ def origins(scratch: Path, *packages: str) -> dict[str, str | None]:
             capture_output=True,
             text=True,
         )
-        results: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+        origins: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError):
         raise LabUnavailable(f"{sys.executable} cannot be started in an isolated environment") from None
-    return results
+    return origins
 
 
 def _cache(scratch: Path) -> Path:

@@ -13,13 +13,10 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from dsfix.lab.cuda.compiling import supported_torch
-from dsfix.lab.distributions import gpu_likely
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, gpu_likely
 from dsfix.lab.isolation import isolated_environment
-from dsfix.patch import Patch
 
 _SERVER = Path(__file__).with_name("preload_server.py")
 _RANK = Path(__file__).with_name("preload_rank.py")
@@ -28,6 +25,7 @@ _RANK = Path(__file__).with_name("preload_rank.py")
 class ForkServer:
     """The process, for ranks on "cuda" (emulated) or "cpu". A context manager; also ends with this process.
 
+    modules: those that a rank starts with, so that no patch of them can be tried in it.
     scripts: run once in it, with `environment`, to preload more; ranks use the dsfix that the last one imports. Raises
     LabUnavailable if the process cannot be started.
     """
@@ -62,16 +60,12 @@ class ForkServer:
         if not answer:
             self.close()
             raise LabUnavailable(f"the process that preloads torch has ended: {last}")
-        self._modules = frozenset(json.loads(answer))
+        self.modules = frozenset(json.loads(answer))
         self._path = path
 
     def command(self, module: str) -> tuple[str, ...]:
         """The command that starts a rank, which calls `main` of `module` with the arguments appended to it."""
         return (sys.executable, "-I", "-S", str(_RANK), self._path, module)
-
-    def can_run(self, patch: Patch) -> bool:
-        """Whether a rank is equivalent to a fresh process for this patch: none of its modules is preloaded."""
-        return self._modules.isdisjoint(patch.modules)
 
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
@@ -83,7 +77,5 @@ class ForkServer:
     def __enter__(self) -> ForkServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,7 +7,7 @@ import random
 import socket
 from collections.abc import MutableMapping
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 
 # a directory shared by the ranks of one launch; the launcher removes it
 SCRATCH = "DSFIX_LAB_TMP"

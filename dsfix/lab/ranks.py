@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.rank_variables import SCRATCH, free_port, rank_environment
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -56,7 +56,7 @@ def launch(
     port = free_port()
     common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **(os.environ if env is None else env)}
     with tempfile.TemporaryDirectory(prefix="dsfix-ranks-") as directory:
-        specification, results = Path(directory, "specification.json"), Path(directory, "results.json")
+        specification, results_file = Path(directory, "specification.json"), Path(directory, "results.json")
         scratch = Path(directory, "scratch")
         scratch.mkdir()
         common[SCRATCH] = str(scratch)
@@ -72,9 +72,9 @@ def launch(
             ),
             encoding="utf-8",
         )
-        error = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results)])
+        error = _supervise([sys.executable, "-I", str(_SUPERVISOR), str(specification), str(results_file)])
         try:
-            ended = json.loads(results.read_text(encoding="utf-8"))
+            ended = json.loads(results_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             raise LabUnavailable(error or "the supervisor of the ranks was killed") from None
         if "error" in ended:

@@ -100,11 +100,8 @@ def compare(
     """That `seen` equals `right` up to the relative difference `within`, in a sentence.
 
     seen, right: tensors by name. wrong: what the bug would have produced, by a phrase that completes "the parameters
-    are ...". after: "after 3 steps".
-
-    Raises:
-        BugPresent: `seen` is one of `wrong`, and not `right`.
-        AssertionError: it is neither.
+    are ...". after: "after 3 steps". Raises BugPresent: `seen` is one of `wrong`, and not `right`. Raises
+    AssertionError: it is neither.
     """
     difference = largest_difference(seen, right)
     if difference.relative < within:

@@ -15,13 +15,13 @@ from typing import Any
 import dsfix
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda.schedule import SCHEDULE
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.rank_variables import rank
 from dsfix.lab.ranks import RankResult, fresh_command, launch
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 from dsfix.versions import installed
 
 _TAIL_LINES = 20
@@ -78,9 +78,7 @@ def run(
             **isolated_environment(scratch, path=path, skip=() if patched else (patch_id,)),
             **({SCHEDULE: schedule} if schedule else {}),
         }
-        if patched and not entry.patch.default and not environment.get("DSFIX_ONLY", "").strip():
-            defaults = (each.id for each in catalogue().values() if each.patch.default)
-            environment["DSFIX_ONLY"] = ",".join([patch_id, *defaults])  # it is off unless named
+        environment["DSFIX_ALSO"] = f"{environment.get('DSFIX_ALSO', '')} {patch_id}"  # it may be off by default
         work = scratch / "work"
         work.mkdir()
         command = [*rank_command, patch_id, directory]
@@ -163,5 +161,5 @@ def _reproduce(patch_id: str) -> dict[str, Any]:
 def main(patch_id: str, directory: str) -> int:
     """Writes what this rank saw; returns 0 only for "no-bug", so that other ranks do not wait for it."""
     sighting = _reproduce(patch_id)
-    write_whole(_result_file(Path(directory), rank()), json.dumps(sighting).encode())
+    write_atomically(_result_file(Path(directory), rank()), json.dumps(sighting).encode())
     return 0 if sighting["outcome"] == "no-bug" else 1

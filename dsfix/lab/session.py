@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from dsfix.lab import accelerator, cuda, cuda_device, rank_variables
+from dsfix.lab import accelerator, cuda, rank_variables
 from dsfix.lab.cuda.schedule import Schedule
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.settings import cache_directory
 
@@ -46,9 +45,7 @@ class Lab:
     def __enter__(self) -> Lab:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -63,8 +60,8 @@ class Lab:
         """The module torch, with a usable device."""
         with _cannot_tell():
             rank_variables.complete_rank_environment(os.environ)
-            if self._kind == "cuda" and not cuda_device.has_gpu():
-                cuda_device.load_emulated()
+            if self._kind == "cuda" and not accelerator.has_gpu():
+                accelerator.load_emulated()
         try:
             import torch
         except ImportError as error:
@@ -148,7 +145,7 @@ class Lab:
             return ""
         if self._kind == "cpu":
             return "CPU"
-        return cuda_device.EMULATED if self.emulated else str(self.torch.cuda.get_device_name())
+        return accelerator.EMULATED if self.emulated else str(self.torch.cuda.get_device_name())
 
     @property
     def rank(self) -> int:
@@ -198,7 +195,6 @@ class Lab:
 
 @contextmanager
 def _cannot_tell() -> Iterator[None]:
-    """Turns LabUnavailable into CannotTell."""
     try:
         yield
     except LabUnavailable as error:

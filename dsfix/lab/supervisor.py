@@ -90,23 +90,23 @@ def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         specification = json.load(file)
     ranks: list[Rank] = []
-    results: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     try:
         for number, environment in enumerate(specification["environments"]):
             path = os.path.join(specification["directory"], str(number))
             ranks.append(Rank(specification["argv"], environment, specification["cwd"], path))
         supervise(ranks, specification["timeout"])
     except OSError as error:
-        results["error"] = str(error)
+        report["error"] = str(error)
     except KeyboardInterrupt:
-        results["error"] = "interrupted"
+        report["error"] = "interrupted"
     finally:
         for rank in ranks:
             rank.kill()
-    results["ranks"] = [rank.result() for rank in ranks]
+    report["ranks"] = [rank.result() for rank in ranks]
     try:
         with open(sys.argv[2], "w", encoding="utf-8") as file:
-            json.dump(results, file)
+            json.dump(report, file)
     except OSError as error:
         sys.exit(f"the results of the ranks cannot be written: {error}")
 

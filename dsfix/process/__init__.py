@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import threading
@@ -14,18 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import log, versions
-from ..catalogue.registry import UnknownPatch
 from ..engine import hooks
 from ..engine.engine import Engine, PatchState
 from ..engine.garbage import gc_paused, resume
-from ..outcome import STAYS_OUT, Outcome, RequirementError, StrictError, describe
-from ..settings import Settings, write_whole
+from ..outcome import BUG_ABSENT, Outcome, RequirementError, StrictError, UnknownPatch, error_text
+from ..settings import Settings, write_atomically
 from . import effects, programs
 from .effects import Effect
 
 _engine: Engine | None = None
-_unmet = "it is not active in this process"  # why a script cannot rely on dsfix; "" if it can
-_files: dict[int, _File] = {}  # by pid: a forked child writes its own
+_why_not_active = "it is not active in this process"  # why a script cannot rely on dsfix; "" if it can
+_files: dict[int, _ReportFile] = {}  # by pid: a forked child writes its own
 
 
 class PatchReport(NamedTuple):
@@ -43,23 +43,40 @@ class PatchReport(NamedTuple):
     effect: Effect | None
 
 
-def activate() -> Settings | None:
-    """Starts the engine with the environment's settings and returns them; None if it is already running.
+def is_command_line() -> bool:
+    """Whether this process is `python -m dsfix` or its console script, where nothing is patched or reported."""
+    started = "".join(getattr(sys, "argv", [])[:1])
+    if started != "-m":
+        return os.path.basename(started) in ("dsfix", "dsfix.exe")
+    arguments = getattr(sys, "orig_argv", None) or _command()  # Python 3.9 has none
+    for number, argument in enumerate(arguments[1:], 1):
+        option = re.match(r"-[bBdEiIOPqsSuvx]*m(.*)", argument)
+        if option is not None:
+            return (option[1] or "".join(arguments[number + 1 : number + 2])) == "dsfix"
+    return False
 
-    Raises:
-        StrictError: under DSFIX_STRICT=1, in place of any warning.
-    """
-    global _engine, _unmet
+
+def _command() -> list[str]:
+    try:
+        return Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def activate() -> Settings | None:
+    """Starts the engine with the environment's settings and returns them; None if it is already running. Raises
+    StrictError: under DSFIX_STRICT=1, in place of any warning."""
+    global _engine, _why_not_active
     if _engine is not None:  # dsfix is reloaded
         return None
     settings = Settings.read()
     log.set_up(settings.log_level)
     _engine = Engine(settings, on_change=_write, on_deepspeed=_deepspeed_imported)
-    effects.follow(_reached)
+    effects.start_recording(_on_first_effect)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forked)
+        os.register_at_fork(after_in_child=_after_fork)
     try:
-        hooks.withdraw_forgotten()
+        hooks.withdraw_earlier_dsfix()
         with gc_paused():
             _engine.activate()
         if hooks.executed("deepspeed") and not settings.disable:
@@ -71,11 +88,11 @@ def activate() -> Settings | None:
         _engine = None  # importing dsfix again raises again
         raise
     except Exception as error:  # never let dsfix break the job
-        _unmet = f"it could not start: {describe(error)}"
-        log.warn(f"dsfix could not start, so some patches may be missing: {describe(error)}")
+        _why_not_active = f"it could not start: {error_text(error)}"
+        log.warn(f"dsfix could not start, so some patches may be missing: {error_text(error)}")
     else:
         late = "DeepSpeed was imported first: move `import dsfix` to the first line of the script"
-        _unmet = "DSFIX_DISABLE is set" if settings.disable else late if hooks.executed("deepspeed") else ""
+        _why_not_active = "DSFIX_DISABLE is set" if settings.disable else late if hooks.executed("deepspeed") else ""
     return settings
 
 
@@ -86,7 +103,7 @@ def _deepspeed_imported(engine: Engine) -> None:
 
 def _announce(engine: Engine) -> None:
     """Logs one line per job: the number of patches per outcome, and the ids of those in trouble."""
-    counts, about = [], versions.described("deepspeed", "torch")
+    counts, about = [], versions.versions_text("deepspeed", "torch")
     for outcome in Outcome:
         ids = [state.summary.id for state in engine.states.values() if state.outcome is outcome]
         why = (
@@ -96,7 +113,7 @@ def _announce(engine: Engine) -> None:
         )
         if ids:
             counts.append(f"{len(ids)} {outcome.value}" + (f" ({why})" if why else ""))
-    log.announce(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
+    log.info_once_per_job(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")
 
 
 def report() -> list[PatchReport]:
@@ -117,14 +134,12 @@ def require(*patch_ids: str) -> None:
     """Raises if dsfix, or one of these patches, is not active; for scripts that are wrong without them.
 
     A patch is accepted if it is applied, if it will be applied when DeepSpeed is imported, or if the installed
-    DeepSpeed does not have its bug. With ids this takes about 2 ms.
-
-    Raises:
-        RequirementError: one sentence: dsfix is disabled, was imported after DeepSpeed, or could not start; or an id is
-            unknown, or its patch is disabled or could not be applied.
+    DeepSpeed does not have its bug. With ids this takes about 2 ms. Raises RequirementError: one sentence: dsfix is
+    disabled, was imported after DeepSpeed, or could not start; or an id is unknown, or its patch is disabled or could
+    not be applied.
     """
-    if _unmet or _engine is None:
-        raise RequirementError(f"this script requires dsfix, but {_unmet}")
+    if _why_not_active or _engine is None:
+        raise RequirementError(f"this script requires dsfix, but {_why_not_active}")
     if patch_ids:
         _engine.refresh()
     states = {patch_id.lower(): state for patch_id, state in _engine.states.items()}
@@ -132,18 +147,14 @@ def require(*patch_ids: str) -> None:
         state = states.get(patch_id.lower())
         if state is None:
             raise RequirementError(f"this script requires dsfix, but {UnknownPatch(patch_id, states)}")
-        if state.outcome not in (Outcome.APPLIED, Outcome.PENDING, *STAYS_OUT):
+        if state.outcome not in (Outcome.APPLIED, Outcome.PENDING, *BUG_ABSENT):
             raise RequirementError(
                 f"this script requires dsfix, but {patch_id} is {state.outcome.value}: {state.reason}"
             )
 
 
 def revert(patch_id: str) -> None:
-    """Reverts one patch for the rest of this process; its outcome becomes `disabled`.
-
-    Raises:
-        UnknownPatch: no patch has this id.
-    """
+    """Reverts one patch for the rest of this process; its outcome becomes `disabled`. Raises UnknownPatch."""
     if _engine is not None:
         _engine.revert(patch_id)
 
@@ -162,56 +173,56 @@ def as_json() -> dict[str, Any]:
         "argv": sys.argv[:1],
         "python": platform.python_version(),
         "distributions": {name: versions.installed(name) for name in names},
-        "patches": [_row(each) for each in report()],
+        "patches": [_report_as_json(each) for each in report()],
     }
 
 
-def _row(each: PatchReport) -> dict[str, Any]:
+def _report_as_json(each: PatchReport) -> dict[str, Any]:
     effect = None if each.effect is None else each.effect._asdict()
     return {**each._asdict(), "outcome": each.outcome.value, "effect": effect}
 
 
-class _File:
+class _ReportFile:
     """A process's report file; if two threads write it, the later report stays."""
 
     def __init__(self) -> None:
         self.name = f"dsfix-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}.json"
         self.numbers = itertools.count(1)
-        self.code_with_imports = 0
+        self.last_written = 0
         self.lock = threading.Lock()
 
     def write(self, directory: Path, number: int, text: str) -> None:
         with self.lock:
-            if number > self.code_with_imports:
-                write_whole(directory / self.name, text.encode())
-                self.code_with_imports = number
+            if number > self.last_written:
+                write_atomically(directory / self.name, text.encode())
+                self.last_written = number
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     """Gives a forked child its own locks and writes its report immediately: it may exit by os._exit."""
     resume()
-    effects.follow(_reached)
+    effects.start_recording(_on_first_effect)
     if _engine is not None:
         _engine.forked()
         try:
             _write()
         except Exception as error:  # never let dsfix break the fork
-            log.warn(f"DSFIX_REPORT: a forked process could not write its report: {describe(error)}")
+            log.warn(f"DSFIX_REPORT: a forked process could not write its report: {error_text(error)}")
 
 
-def _reached() -> None:
+def _on_first_effect() -> None:
     """Called when a patch is reached for the first time, in the middle of a step."""
     try:
         _write()
     except Exception as error:
-        log.warn(f"DSFIX_REPORT: the report could not be updated: {describe(error)}")
+        log.warn(f"DSFIX_REPORT: the report could not be updated: {error_text(error)}")
 
 
 def _write() -> None:
     """Writes the process's report atomically if DSFIX_REPORT names a directory."""
     if _engine is None or _engine.settings.report is None:
         return
-    directory, file = Path(_engine.settings.report), _files.setdefault(os.getpid(), _File())
+    directory, file = Path(_engine.settings.report), _files.setdefault(os.getpid(), _ReportFile())
     number = next(file.numbers)
     text = json.dumps(as_json(), indent=1) + "\n"
     try:

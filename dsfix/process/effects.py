@@ -16,7 +16,7 @@ from typing import Any, Callable, NamedTuple
 
 from .. import log
 from ..catalogue.registry import Summary
-from ..engine.rewrite import names
+from ..engine.rewrite import added_globals
 from ..patch import EFFECTS, Edit, Patch
 
 _LINES = 10  # of a job's log
@@ -39,13 +39,13 @@ _engine: weakref.ref[Any] | None = None
 _on_first: Callable[[], None]
 
 
-def follow(on_first: Callable[[], None]) -> None:
+def start_recording(on_first: Callable[[], None]) -> None:
     """Starts over, also in a forked child: no patch has been reached, and `on_first` is called when one first is."""
     global _on_first
     _on_first = on_first
     for each in (_reached, _effects, _logged):
         each.clear()
-    atexit.unregister(_count)  # the parent's lines
+    atexit.unregister(_log_total)  # the parent's lines
 
 
 def count_steps_of(engine: Any) -> None:
@@ -60,7 +60,7 @@ def took_effect(patch: str, what: str, *values: object) -> None:
     were divided by %s".
     """
     if patch not in _effects:
-        _first(patch, what % values)
+        _record_first(patch, what % values)
 
 
 def ran(patch: str) -> None:
@@ -83,10 +83,10 @@ def has_not_run(patch: str) -> bool:
 # torch.compile calls them while tracing instead of compiling them: no graph break, no guard on the sets
 for _each in (took_effect, ran, is_unreported, has_not_run):
     vars(_each)["_dynamo_marked_constant"] = True
-names[EFFECTS] = sys.modules[__name__]
+added_globals[EFFECTS] = sys.modules[__name__]
 
 
-def _first(patch: str, what: str) -> None:
+def _record_first(patch: str, what: str) -> None:
     _reached.add(patch)
     _effects[patch] = effect = Effect(_step(), what)
     if log.rank() == 0:
@@ -94,14 +94,14 @@ def _first(patch: str, what: str) -> None:
         _logged.add(patch_id)
         if len(_logged) <= _LINES:
             with contextlib.suppress(Exception):  # raised by the application's handlers: never let dsfix break the step
-                log.inform(f"{patch_id} took effect, {effect}")
+                log.info_on_rank_zero(f"{patch_id} took effect, {effect}")
         elif len(_logged) == _LINES + 1:
-            atexit.register(_count)
+            atexit.register(_log_total)
     _on_first()
 
 
-def _count() -> None:
-    log.inform(f"{len(_logged)} patches took effect; {len(_logged) - _LINES} of them are not listed above")
+def _log_total() -> None:
+    log.info_on_rank_zero(f"{len(_logged)} patches took effect; {len(_logged) - _LINES} of them are not listed above")
 
 
 def _step() -> int | None:
@@ -112,12 +112,12 @@ def _step() -> int | None:
 def reached(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
     """What an applied patch reported in this process: "took effect" with its first effect, "ran" or "not reached"; ""
     if it does not report."""
-    names = {summary.id, summary.module}
-    for name in names & _effects.keys():
+    aliases = {summary.id, summary.module}
+    for name in aliases & _effects.keys():
         return "took effect", _effects[name]
     edits = [change for change in patch.changes if isinstance(change, Edit)]
-    names_used = vars(sys.modules[summary.module]).values()
-    tells = any(edit.effect for edit in edits) or took_effect in names_used or ran in names_used
-    if names & _reached or not (edits or tells):  # a provided or replaced name is active immediately
+    module_values = vars(sys.modules[summary.module]).values()
+    tells = any(edit.effect for edit in edits) or took_effect in module_values or ran in module_values
+    if aliases & _reached or not (edits or tells):  # a provided or replaced name is active immediately
         return "ran", None
     return ("not reached" if tells else ""), None

@@ -64,7 +64,7 @@ def patch_program(engine: Engine) -> None:
     engine when it is defined; says so where it is a copy from another release."""
     copy = _find_program(engine.finder.names, engine.imported)
     if copy:
-        log.inform(
+        log.info_on_rank_zero(
             f"{copy} is not patched: it comes from a release other than the installed DeepSpeed "
             f"{versions.installed('deepspeed')}. `python -m {COPIED}` with the same arguments runs the installed "
             "version with its patches"

@@ -25,7 +25,7 @@ class DeepSpeedFinder:
         if name != NAME:
             return None
         if "dsfix" in sys.modules:  # the script has imported it
-            _withdraw()
+            _remove_finder()
             return None
         spec: ModuleSpec | None = _find(self)
         if spec is not None and hasattr(spec.loader, "exec_module"):
@@ -57,7 +57,7 @@ class _Loader:
         self._loader.exec_module(module)
 
 
-class _Elsewhere:
+class _FinderOfThisDsfix:
     """For a Python without dsfix: finds the installation that this file belongs to."""
 
     def find_spec(
@@ -86,12 +86,12 @@ def _find(without: "Any" = None) -> "Any":
     return None
 
 
-def _withdraw() -> None:
+def _remove_finder() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, DeepSpeedFinder)]
 
 
 def _activate() -> None:
-    _withdraw()
+    _remove_finder()
     import os
 
     try:
@@ -119,7 +119,7 @@ def _import_dsfix() -> None:
     except ModuleNotFoundError as missing:
         if missing.name != "dsfix":
             raise
-    sys.meta_path.insert(0, _Elsewhere())
+    sys.meta_path.insert(0, _FinderOfThisDsfix())
     import_module("dsfix")
 
 

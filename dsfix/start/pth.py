@@ -7,7 +7,7 @@ import site
 import sysconfig
 from pathlib import Path
 
-from ..settings import write_whole
+from ..settings import write_atomically
 from . import DIRECTORY
 
 NAME = "dsfix.pth"
@@ -44,5 +44,5 @@ def write(file: Path) -> bool:
     """Writes the file atomically; returns False if it is up to date. Raises OSError."""
     if file.is_file() and file.read_bytes() == text().encode("ascii"):
         return False
-    write_whole(file, text().encode("ascii"))
+    write_atomically(file, text().encode("ascii"))
     return True

@@ -38,7 +38,7 @@ class Contract:
 
         check: one of CHECKS. Raises UnknownPatch, and KeyError for an unknown check.
         """
-        chosen, [named] = _CHECKS[check], survey.entries(patch_id)
+        chosen, [named] = _CHECKS[check], survey.find_entries(patch_id)
         verdict = survey.verdict_if_named(named)
         if verdict.outcome is not Outcome.PENDING:
             pytest.skip(f"{patch_id} does not apply here: {verdict.outcome.value}: {verdict.reason}")

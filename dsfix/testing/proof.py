@@ -37,7 +37,7 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
     If the patch does not apply to the installed DeepSpeed, the bug must not be seen at all. Skips the test if this
     machine cannot tell. timeout: seconds per run. Raises UnknownPatch.
     """
-    [named] = survey.entries(patch_id)
+    [named] = survey.find_entries(patch_id)
     row = VerifiedPatch(named, survey.verdict_if_named(named))
     if row.state not in (State.DISABLED, State.IN_TROUBLE):
         without = reproduction.run(patch_id, False, timeout)

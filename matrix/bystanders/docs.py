@@ -57,9 +57,9 @@ script, and for patches that apply to none of these those of few scripts on {", 
 def worse(record: Record) -> list[str]:
     """One sentence for each job that one patch, or all of them, make worse without an explanation."""
     return [
-        f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {results.why}"
-        for job, patch_id, results in _findings(record)
-        if results.worse and not explanations.of(job, record.release, results, patch_id)
+        f"{record.release}: {job.id}{f', {patch_id} alone' if patch_id else ''}: {verdict.why}"
+        for job, patch_id, verdict in _findings(record)
+        if verdict.worse and not explanations.of(job, record.release, verdict, patch_id)
     ]
 
 

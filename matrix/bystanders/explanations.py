@@ -47,7 +47,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "several-backwards",
         "ZeRO-1 and ZeRO-2 lose gradients, or count them twice, if engine.backward() is called several times before a "
         "step. zero12_several_backwards_drop and, with offload, zero12_offload_several_backwards_drop fix this. They "
-        "are off unless DSFIX_ONLY names them: whether a script discards a pass on purpose cannot be detected.",
+        "are off unless DSFIX_ALSO names them: whether a script discards a pass on purpose cannot be detected.",
         (
             *("cached_gradients", "forwards_first", "loss_twice", "several_backwards"),
             *("some_discarded_by_hand", "two_heads", "two_losses"),
@@ -348,7 +348,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     ),
     Explanation(
         "discarded-unseen",
-        "Off unless DSFIX_ONLY names it, because it cannot detect what module.zero_grad() or `.grad = None` discards.",
+        "Off unless DSFIX_ALSO names it, because it cannot detect what module.zero_grad() or `.grad = None` discards.",
         (
             *("discarded_by_hand", "discarded_by_module", "warm_up_by_hand", "warm_up_by_module"),
             *("first_pass_zero2_by_hand", "first_pass_zero2_by_module"),

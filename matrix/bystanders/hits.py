@@ -11,7 +11,7 @@ import builtins
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -29,35 +29,50 @@ statements: dict[str, int] = {}
 def install() -> None:
     """Instrument the patches loaded from now on."""
     setattr(builtins, MARK, mark)
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, Finder(_is_patch, _Loader))
 
 
 def mark(patch_id: str, number: int) -> None:
     run[patch_id].add(number)
 
 
-class _Finder:
+def _is_patch(name: str) -> bool:
+    return name.startswith(_PACKAGE) and not name.rpartition(".")[2].startswith("_")
+
+
+class Loader(SourceFileLoader):
+    """Executes a module with marks."""
+
+    def get_code(self, fullname: str) -> Any:  # never from the bytecode cache
+        tree = self.marked(self.get_data(self.path))
+        return compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True)
+
+    def marked(self, text: bytes) -> ast.Module:
+        raise NotImplementedError
+
+
+class Finder:
+    """Has a loader execute the modules whose names are wanted. loader: makes it, of the module's name and file."""
+
+    def __init__(self, wanted: Callable[[str], bool], loader: Callable[[str, str], Loader]) -> None:
+        self._wanted, self._loader = wanted, loader
+
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        if not name.startswith(_PACKAGE) or name.rpartition(".")[2].startswith("_"):
-            return None
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and spec.origin is not None and spec.submodule_search_locations is None:  # no folder
-            spec.loader = _Loader(name, spec.origin)
+        spec = PathFinder.find_spec(name, path) if self._wanted(name) else None
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = self._loader(name, spec.loader.path)
         return spec
 
 
-class _Loader(SourceFileLoader):
-    def get_code(self, fullname: str) -> Any:  # never from the bytecode cache
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-    def source_to_code(  # type: ignore[override,unused-ignore]
-        self, data: Any, path: Any, *, _optimize: int = -1
-    ) -> Any:
-        tree = _with_shared(ast.parse(data), Path(path).parent)
+class _Loader(Loader):
+    def marked(self, text: bytes) -> ast.Module:
+        if self.is_package(self.name):  # an area of patches
+            return ast.parse(text)
+        tree = _with_shared(ast.parse(text), Path(self.path).parent)
         marks = _Marks(self.name.rpartition(".")[2])
         for function in _used_by_changes(tree):
             marks.put_into(function.body)
-        return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+        return tree
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)

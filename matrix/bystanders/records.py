@@ -24,7 +24,7 @@ from packaging.version import Version
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import CommandError
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 from matrix import fingerprints, proofs
 from matrix.bystanders import space
 from matrix.bystanders.comparison import State, Verdict
@@ -114,9 +114,9 @@ def _read(text: str) -> Record:
         why[code] = sentence
         record.codes[sentence] = code
     for job_id, script, verdict, masks, *ones in jobs:
-        results, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
-        one = {ran[each[:2]][0]: results if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
-        record.jobs[job_id] = Run(script, results, run, one)
+        overall, run = _verdict(verdict, why), dict(ran[code] for code in _pairs(masks.strip(_NONE)))
+        one = {ran[each[:2]][0]: overall if each[3:] == "=" else _verdict(each[3:], why) for each in ones}
+        record.jobs[job_id] = Run(script, overall, run, one)
     return record
 
 
@@ -160,7 +160,7 @@ def preferred(releases: Iterable[str]) -> str:
 
 
 def save(record: Record, directory: Path = DIRECTORY) -> None:
-    write_whole(directory / f"{record.release}.txt", _written(record).encode())
+    write_atomically(directory / f"{record.release}.txt", _written(record).encode())
 
 
 def _written(record: Record) -> str:

@@ -14,7 +14,7 @@ from matrix.bystanders.comparison import State, Verdict, judge
 from matrix.bystanders.records import Record, Run
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import ALL, NONE, PLAIN, JobResult, Trials, with_also, without
-from matrix.runner import Meter
+from matrix.runner import Progress
 
 _JOBS_OF_A_PATCH = 24  # at most, in which it is judged alone
 _APPLIES = ("applied", "pending")  # pending: the job has not imported its module
@@ -26,9 +26,9 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
     Returns the patches whose statement count changed; their hits in other jobs are discarded.
     """
     renumbered = set[str]()
-    meter = Meter(len(chosen))
+    meter = Progress(len(chosen))
     with runner.run_parallel(chosen, lambda job: _all(job, trials), at_a_time) as ended:
-        for job, (results, seen) in ended:
+        for job, (verdict, seen) in ended:
             rank = next((rank for rank in seen.ranks if rank), None)
             applied = [name for name, outcome in rank["patches"].items() if outcome in _APPLIES] if rank else []
             counted = {name: rank["statements"][name] for name in applied} if rank else {}
@@ -38,7 +38,7 @@ def jobs(record: Record, trials: Trials, chosen: Sequence[Job], at_a_time: int, 
                     other.run = {each: other.run[each] for each in other.run if each != name}
             bits = {name: records.bits(numbers) for name, numbers in sorted(seen.run.items())}
             before = record.current(job)
-            record.jobs[job.id] = Run(job.scenario.fingerprint(), results, bits, before.one if before else {})
+            record.jobs[job.id] = Run(job.scenario.fingerprint(), verdict, bits, before.one if before else {})
             record.date = datetime.date.today().isoformat()
             if rank is not None:
                 named = [
@@ -60,7 +60,7 @@ def patch(record: Record, trials: Trials, patch_id: str, every: Sequence[Job], a
     changes = fingerprints.of_changes(catalogue()[patch_id])
     chosen = list(_jobs_running(record, patch_id, every)) or space.samples(every)
     fresh: dict[str, tuple[Verdict, JobResult]] = {}
-    meter = Meter(len(chosen))
+    meter = Progress(len(chosen))
     with runner.run_parallel(chosen, lambda job: _one(job, trials, patch_id), at_a_time) as ended:
         for job, each in ended:
             fresh[job.id] = each

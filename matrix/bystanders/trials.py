@@ -6,24 +6,23 @@ import hashlib
 import json
 import pickle
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import launch
-from dsfix.settings import cache_directory, write_whole
+from dsfix.settings import cache_directory, write_atomically
 from matrix import environments
 from matrix.bystanders.space import Job
+from matrix.runner import Servers
 
 _HERE = Path(__file__).parent
-_SCRIPTS = (_HERE / "marking.py", _HERE / "preloading.py")
+_MARKING, _PRELOADING = _HERE / "marking.py", _HERE / "preloading.py"
 _TIMEOUT = 180.0  # seconds, for one job
 
 #: Without patches, except those needed to import the release with this torch.
@@ -61,22 +60,20 @@ class JobResult:
         return statements
 
 
-class Trials(ExitStack):
+class Trials(Servers):
     """Runs the jobs of one release; thread-safe. A context manager.
 
-    marks: whether the patch statements that run are recorded. Raises environments.Unavailable if the release cannot be
-    installed.
+    marks: the script that has the statements recorded that run, by default those of patches, with `environment`.
+    Raises environments.Unavailable if the release cannot be installed.
     """
 
-    def __init__(self, release: str, marks: bool = True) -> None:
+    def __init__(self, release: str, marks: Path | None = _MARKING, **environment: str) -> None:
         super().__init__()
         self._release = release
-        self._scripts = _SCRIPTS if marks else _SCRIPTS[1:]
-        self._more: Mapping[str, str] = {}  # of the environment
+        self._scripts = tuple(filter(None, (marks, _PRELOADING)))
+        self._more = environment
         self.path = environments.installed(release)
-        self._servers: dict[str, ForkServer] = {}
         self._cannot_start: set[str] = set()  # variants
-        self._lock = threading.Lock()
 
     def run(self, job: Job, variant: str) -> JobResult:
         """What the job's ranks observed. Runs that do not depend on the patches are kept in dsfix's cache."""
@@ -86,7 +83,7 @@ class Trials(ExitStack):
             return result
         result = self._run(job, variant)
         if cache_file is not None and not result.late:  # a busy machine may be the reason for a timeout
-            write_whole(cache_file, pickle.dumps(result))
+            write_atomically(cache_file, pickle.dumps(result))
         return result
 
     def _run(self, job: Job, variant: str) -> JobResult:
@@ -96,7 +93,7 @@ class Trials(ExitStack):
             work = scratch / "work"
             work.mkdir()
             how = "plain" if variant == PLAIN else "deepspeed"
-            command = self.server(NONE if variant == PLAIN else variant).command("matrix.bystanders.rank")
+            command = self._of_variant(NONE if variant == PLAIN else variant).command("matrix.bystanders.rank")
             argv = [*command, job.scenario.name, json.dumps(job.setting), how, name]
             ended = launch(argv, ranks=job.ranks, timeout=_TIMEOUT, env=environment, cwd=work)
             files = [scratch / f"{rank}.pickle" for rank in range(job.ranks)]
@@ -112,18 +109,14 @@ class Trials(ExitStack):
         """Whether DeepSpeed can be imported in this variant."""
         if variant not in self._cannot_start:
             try:
-                self.server(variant)
+                self._of_variant(variant)
             except LabUnavailable:
                 self._cannot_start.add(variant)
         return variant not in self._cannot_start
 
-    def server(self, variant: str) -> ForkServer:
+    def _of_variant(self, variant: str) -> ForkServer:
         """The process from which the variant's ranks are forked."""
-        with self._lock:
-            if variant not in self._servers:
-                environment = {"PYTHONPATH": str(self.path), **self._more, **_environment(variant)}
-                self._servers[variant] = self.enter_context(ForkServer("cuda", *self._scripts, environment=environment))
-            return self._servers[variant]
+        return self.server("cuda", *self._scripts, PYTHONPATH=str(self.path), **self._more, **_environment(variant))
 
     def _kept(self, job: Job, variant: str) -> Path | None:
         if variant not in (NONE, PLAIN):
@@ -146,9 +139,7 @@ def _environment(variant: str) -> dict[str, str]:
     if kind == "without":
         return {"DSFIX_SKIP": patch_id}
     if kind == "with":
-        return {
-            "DSFIX_ONLY": ",".join([patch_id, *(entry.id for entry in catalogue().values() if entry.patch.default)])
-        }
+        return {"DSFIX_ALSO": patch_id}
     return {}
 
 

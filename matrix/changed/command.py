@@ -49,28 +49,28 @@ def report(old: str, new: str, at_a_time: int, compare: int = _COMPARED) -> None
     changes = functions.between(environments.installed(old), environments.installed(new))
     every = space.samples(space.jobs_of(new))
     print(f"deepspeed {old} to {new}: {len(changes)} functions changed, {len(every)} jobs", flush=True)
-    results: dict[str, JobResult] = {}
-    meter = runner.Meter(len(every))
+    marked: dict[str, JobResult] = {}
+    meter = runner.Progress(len(every))
     with (
         Marked(old, new) as trials,
         runner.run_parallel(every, lambda job: trials.run(job, NONE), at_a_time) as ended,
     ):
         for job, seen in ended:
-            results[job.id] = seen
+            marked[job.id] = seen
             meter.advance()
     reached = {
-        name: {(path, line) for path, lines in seen.run.items() for line in lines} for name, seen in results.items()
+        name: {(path, line) for path, lines in seen.run.items() for line in lines} for name, seen in marked.items()
     }
     for sentence in listed(changes, reached):
         print(sentence)
     ids = list(itertools.islice(covering(reached), compare))
     chosen = [job for job in every if job.id in ids]
     print(f"{len(chosen)} jobs reach what any job does:", flush=True)
-    meter = runner.Meter(len(chosen))
+    meter = runner.Progress(len(chosen))
     with (
-        Trials(old, marks=False) as before,
-        Trials(new, marks=False) as after,
-        runner.run_parallel(chosen, lambda job: compared(job, before, after, results[job.id]), at_a_time) as ended,
+        Trials(old, marks=None) as before,
+        Trials(new, marks=None) as after,
+        runner.run_parallel(chosen, lambda job: compared(job, before, after, marked[job.id]), at_a_time) as ended,
     ):
         for job, sentence in ended:
             print(f"  {job.id}: {sentence or 'the same'}", flush=True)
@@ -81,9 +81,7 @@ class Marked(Trials):
     """Runs jobs of the new release; `JobResult.run` has the new statements that were reached: file -> lines."""
 
     def __init__(self, old: str, new: str) -> None:
-        super().__init__(new)
-        self._scripts = (_HERE / "marking.py", *self._scripts[-1:])
-        self._more = {"DSFIX_MATRIX_OLD": str(environments.installed(old))}
+        super().__init__(new, _HERE / "marking.py", DSFIX_MATRIX_OLD=str(environments.installed(old)))
         text = old.encode() + b"".join((_HERE / f"{each}.py").read_bytes() for each in ("functions", "marks"))
         self._since = hashlib.sha256(text).hexdigest()[:8]
 

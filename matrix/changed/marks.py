@@ -8,8 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Collection, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +19,15 @@ from matrix.changed import functions
 def install(old: Path, new: Path) -> None:
     """Instrument the new release's modules that are loaded from now on."""
     setattr(builtins, hits.MARK, hits.mark)
-    sys.meta_path.insert(0, _Finder(old, new))
 
+    class Loader(hits.Loader):
+        def marked(self, text: bytes) -> ast.Module:
+            place = str(Path(self.path).relative_to(new))
+            hits.run.setdefault(place, set())
+            lines = {line for each in functions.of_file(place, old, new) for line in {each.entry, *each.lines}}
+            return marked(text, place, lines)
 
-class _Finder:
-    def __init__(self, old: Path, new: Path) -> None:
-        self._old, self._new = old, new
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        if name.partition(".")[0] != functions.PACKAGE:
-            return None
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(name, spec.loader.path, self._old, self._new)
-        return spec
-
-
-class _Loader(SourceFileLoader):
-    def __init__(self, name: str, path: str, old: Path, new: Path) -> None:
-        super().__init__(name, path)
-        self._old, self._new = old, new
-
-    def get_code(self, fullname: str) -> Any:  # never from the bytecode cache
-        place = str(Path(self.path).relative_to(self._new))
-        hits.run.setdefault(place, set())
-        changes = functions.of_file(place, self._old, self._new)
-        lines = {line for each in changes for line in {each.entry, *each.lines}}
-        return compile(marked(self.get_data(self.path), place, lines), self.path, "exec", dont_inherit=True)
+    sys.meta_path.insert(0, hits.Finder(lambda name: name.partition(".")[0] == functions.PACKAGE, Loader))
 
 
 def marked(text: bytes, place: str, lines: Collection[int]) -> ast.Module:

@@ -15,18 +15,18 @@ def cells(entries: Iterable[Entry], releases: Sequence[str], versions: Mapping[s
     """
     severities = list(Severity)
     ordered = sorted(entries, key=lambda entry: (severities.index(entry.patch.severity), entry.id))
-    results = []
+    rounds = []
     for entry in ordered:
         if entry.patch.device == "cuda":
             inside = [release for release in releases if proofs.inside(entry.patch, {**versions, "deepspeed": release})]
-            results.append(
+            rounds.append(
                 [
                     (entry, each)
                     for each in _by_value(inside, [release for release in releases if release not in inside])
                 ]
             )
-    longest = max(map(len, results), default=0)
-    return [each[place] for place in range(longest) for each in results if place < len(each)]
+    longest = max(map(len, rounds), default=0)
+    return [each[place] for place in range(longest) for each in rounds if place < len(each)]
 
 
 def _by_value(inside: Sequence[str], outside: Sequence[str]) -> Iterator[str]:

@@ -76,7 +76,7 @@ def cell(machine: Machine, entry: Entry, releases: Releases, release: str) -> Re
     reported = patched if patched.versions else without
     if not reported.versions and "cannot-tell" in (without.outcome, patched.outcome):
         return {"state": "failed", "why": without.detail}
-    results = Cell(
+    judged = Cell(
         without=_run(without),
         patched=_run(patched),
         versions={"deepspeed": release, **{name: each for name, each in reported.versions.items() if each}},
@@ -84,8 +84,8 @@ def cell(machine: Machine, entry: Entry, releases: Releases, release: str) -> Re
         preloaded=False,
         date=date.today().isoformat(),
     )
-    state, why = proofs.judge(entry.patch, results)
-    return {"state": state.value, "why": why, "cell": asdict(results)}
+    state, why = proofs.judge(entry.patch, judged)
+    return {"state": state.value, "why": why, "cell": asdict(judged)}
 
 
 def _run(sighting: Sighting) -> Run:

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dsfix import versions
-from dsfix.lab import cuda_device
+from dsfix.lab import accelerator
 from dsfix.lab.cuda import compiling
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.ranks import fresh_command
 
 _DISTRIBUTIONS = ("torch", "numpy", "pydantic", "python", "dsfix")
@@ -55,14 +55,14 @@ def main() -> int:
 
 
 def _machine() -> Machine:
-    emulated = not cuda_device.has_gpu()
+    emulated = not accelerator.has_gpu()
     if emulated:
         compiling.library()
     import torch
 
     nccl: Any = () if emulated else torch.cuda.nccl.version()  # type: ignore[no-untyped-call,unused-ignore]
     return Machine(
-        device=cuda_device.EMULATED if emulated else str(torch.cuda.get_device_name()),
+        device=accelerator.EMULATED if emulated else str(torch.cuda.get_device_name()),
         emulated=emulated,
         gpus=0 if emulated else torch.cuda.device_count(),
         cores=len(os.sched_getaffinity(0)),

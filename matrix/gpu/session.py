@@ -16,7 +16,7 @@ from typing import Any
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.ranks import fresh_command
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 from matrix.gpu import choice, items
 from matrix.gpu.machine import Machine
 
@@ -80,7 +80,7 @@ class Session:
     def _write(self) -> None:
         seconds = round(self._before + time.monotonic() - self._started, 1)
         text = json.dumps({**self._facts, "seconds": seconds, "items": self.rows()}, indent=1)
-        write_whole(self._out, f"{text}\n".encode())
+        write_atomically(self._out, f"{text}\n".encode())
 
 
 def _head(item: Item) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 
 from dsfix.cli.exits import CommandError
 from matrix import runner, table
-from matrix.runner import Meter
+from matrix.runner import Progress
 
 NAME = "parts"
 HELP = "compare the public parts of DeepSpeed with their references"
@@ -52,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
     ]
     patches = sorted({name for line in kept.values() for name in line.patches})
     print(f"{sum(len(each.parts) for each in batches)} parts in {len(batches)} processes", flush=True)
-    meter = Meter(len(batches))
+    meter = Progress(len(batches))
     with running.Children() as children:
 
         def work(batch: running.Batch) -> list[record.Line]:

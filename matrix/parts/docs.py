@@ -83,7 +83,7 @@ def _cell(line: Line | None, given: Sequence[Explanation]) -> str:
     if line is None:
         return "not run"
     explained = explanations.of(line, given) if line.outcome == DIFFERS else None
-    return _SHORT[line.outcome] if explained is None else explained.kind
+    return _SHORT[line.outcome] if explained is None else "open"
 
 
 def _notes(name: str, found: Sequence[Line], given: Sequence[Explanation]) -> Iterator[str]:
@@ -95,8 +95,7 @@ def _notes(name: str, found: Sequence[Line], given: Sequence[Explanation]) -> It
             told.setdefault(f"patched by {patches}", []).append(line.release)
         elif line.outcome == DIFFERS:
             explained = explanations.of(line, given)
-            text = f"{explained.kind}: {explained.text}" if explained else f"open: {_escaped(line.seen)}"
-            told.setdefault(text, []).append(line.release)
+            told.setdefault(f"open: {explained.text if explained else _escaped(line.seen)}", []).append(line.release)
     yield from (f"- {name} ({', '.join(numbers[::-1])}): {text}" for text, numbers in told.items())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from dsfix.cli.exits import CommandError
-from dsfix.settings import write_whole
+from dsfix.settings import write_atomically
 
 PATH = Path(__file__).with_name("record.txt")
 AGREES, PATCHED, DIFFERS, ABSENT = "agrees", "patched", "differs", "absent"
@@ -53,7 +53,7 @@ def load(path: Path = PATH) -> Record:
 
 
 def save(record: Mapping[tuple[str, str], Line], path: Path = PATH) -> None:
-    write_whole(path, "".join(f"{line}\n" for line in ordered(record.values())).encode())
+    write_atomically(path, "".join(f"{line}\n" for line in ordered(record.values())).encode())
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:

@@ -6,20 +6,18 @@ import json
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from dsfix.lab.isolation import isolated_environment
-from dsfix.lab.preload import ForkServer
 from dsfix.lab.ranks import fresh_command, launch
 from matrix import environments
 from matrix.parts.part import OTHER, Part, digest
 from matrix.parts.record import ABSENT, AGREES, DIFFERS, PATCHED, Line
+from matrix.runner import Servers
 
 _TIMEOUT = 120.0  # seconds, for each part
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -45,24 +43,15 @@ def batches(release: str, parts: Sequence[Part]) -> Iterator[Batch]:
         yield Batch(release, tuple(each))
 
 
-class Children(ExitStack):
+class Children(Servers):
     """Runs parts on releases, in processes forked from one that has imported DeepSpeed; thread-safe."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._servers: dict[tuple[str, str, str], ForkServer] = {}
-        self._lock = threading.Lock()
 
     def _command(self, release: str, device: str, skip: Sequence[str]) -> Sequence[str]:
         """Those that look for a patch start anew."""
         if skip not in ((), environments.not_importing()):
             return fresh_command("matrix.parts.child")
-        environment = {"PYTHONPATH": str(environments.installed(release)), "DSFIX_SKIP": ",".join(skip)}
-        key = (release, device, environment["DSFIX_SKIP"])
-        with self._lock:
-            if key not in self._servers:
-                self._servers[key] = self.enter_context(ForkServer(device, _PRELOADING, environment=environment))
-            return self._servers[key].command("matrix.parts.child")
+        path, left_out = str(environments.installed(release)), ",".join(skip)
+        return self.server(device, _PRELOADING, PYTHONPATH=path, DSFIX_SKIP=left_out).command("matrix.parts.child")
 
     def attempt(self, release: str, parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
         """Runs the parts; one that its process does not survive differs, and the others go on in a new process."""

@@ -13,8 +13,8 @@ from typing import Callable
 from packaging.version import Version
 
 from dsfix.catalogue.registry import Entry
+from dsfix.known_bugs import coverage
 from dsfix.patch import RAN, Edit
-from dsfix.upstream import coverage
 from dsfix.versions import satisfies
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records, scenario
@@ -106,7 +106,7 @@ def torch_versions(found: Evidence) -> list[str]:
 
 def _remedy(entry: Entry, last: str) -> str:
     patch = entry.patch
-    enough = "" if patch.default else f" with `DSFIX_ONLY={entry.id}`, as this patch is off by default"
+    enough = "" if patch.default else f" with `DSFIX_ALSO={entry.id}`, as this patch is off by default"
     fixed = f", or DeepSpeed {patch.fixed_in} or later" if patch.fixed_in else ""
     continued = f" In later releases [{patch.continued_by}]({patch.continued_by}.md) continues it." * bool(
         patch.continued_by
@@ -202,7 +202,7 @@ def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
             "the device and bytes of peak memory than without this patch:\n"
         )
         yield text.table(("results", "jobs", "collectives", "host waits", "peak bytes"), rows)
-        yield "What all patches together cost: [at import](../docs/costs.md), [in a step](../docs/steps.md).\n"
+        yield "[What all patches together cost](../docs/overhead.md), at import and in a step.\n"
     yield "## Jobs that stay the same\n"
     yield f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code.\n"
     scripts = scenario.load()

@@ -14,19 +14,19 @@ from pathlib import Path
 from dsfix.catalogue import registry
 from dsfix.cli.exits import OK, TROUBLE
 from dsfix.explain import signature
-from dsfix.upstream import coverage
-from dsfix.upstream import table as known_bugs
-from dsfix.upstream.coverage import Bug
+from dsfix.known_bugs import coverage
+from dsfix.known_bugs import table as known_bugs
+from dsfix.known_bugs.coverage import Bug
 from matrix import table
 from matrix.bystanders import docs as bystanders
 from matrix.bystanders import records as bystanders_records
+from matrix.deepspeed_tests import docs as deepspeed_tests
+from matrix.deepspeed_tests import records as deepspeed_tests_records
 from matrix.pages import evidence
 from matrix.parts import docs as parts
 from matrix.parts import record as parts_record
 from matrix.sdists import Index
 from matrix.site import bugs, diffs, guides, index, known, links, start
-from matrix.upstream import docs as upstream_tests
-from matrix.upstream import records as upstream_tests_records
 
 NAME = "site"
 HELP = "build the documentation site: the guides, a page for each bug, and the search"
@@ -61,21 +61,19 @@ def run(options: argparse.Namespace) -> int:
 def _pages() -> Iterator[tuple[str, str]]:
     """Path in Sphinx's source folder and text of all that is written for it. Raises CommandError."""
     sdists, catalogue, all_ = Index(), registry.catalogue(), known_bugs.load()
-    results = evidence.collect(catalogue.values(), table.load())
+    proof = evidence.collect(catalogue.values(), table.load())
     jobs = bystanders_records.load_all()
     signatures = {each.id: each for each in signature.load()}
-    torch = bugs.torch_versions(results)
+    torch = bugs.torch_versions(proof)
     seen, searched = _seen(), []
-    changes, missing = diffs.made(
-        {each.id: bugs.claimed(each, results.releases)[-1] for each in results.entries}, sdists
-    )
+    changes, missing = diffs.made({each.id: bugs.claimed(each, proof.releases)[-1] for each in proof.entries}, sdists)
     if missing:
         print(f"Some pages have no diff: {missing}.")
-    for entry in results.entries:
+    for entry in proof.entries:
         own = [bug for bug in rows() if entry.id in (cover.id for cover in bug.covers)]
         naming = [each for each in signatures.values() if entry.id in each.patches]
         error = seen.get(entry.id, "")
-        yield f"bugs/{entry.id}.md", bugs.render(entry, results, jobs, changes.get(entry.id), error)
+        yield f"bugs/{entry.id}.md", bugs.render(entry, proof, jobs, changes.get(entry.id), error)
         searched.append(index.of_patch(entry, error, own, naming, all_, torch))
     for bug in rows():
         if bug.row.key.startswith("patch/"):
@@ -90,13 +88,13 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "bugs/without-patch.md", known.listing(rows(), all_)
     yield "results/bystanders.md", bystanders.render(jobs)
     yield "results/parts.md", parts.render(parts_record.load())
-    yield "results/upstream-tests.md", upstream_tests.render(upstream_tests_records.load_all())
+    yield "results/deepspeed-tests.md", deepspeed_tests.render(deepspeed_tests_records.load_all())
     for name, text in guides.pages(CHECKOUT, sdists):
         yield name, text
         if guides.searched(name):
             searched += index.of_guide(name, text)
-    yield "index.md", start.render(results.releases, torch, searched)
-    yield "_static/known.js", index.written(searched, results.releases, torch)
+    yield "index.md", start.render(proof.releases, torch, searched)
+    yield "_static/known.js", index.written(searched, proof.releases, torch)
 
 
 @functools.cache

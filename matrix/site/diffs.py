@@ -25,8 +25,8 @@ def made(last: Mapping[str, str], index: Index) -> tuple[dict[str, str], str]:
             missing = str(error)
     # a process for each release, as what is read of DeepSpeed's source is cached
     with multiprocessing.get_context("fork").Pool(maxtasksperchild=1) as pool:
-        results = pool.starmap(_of_release, work, chunksize=1)
-    return {patch_id: diff for each in results for patch_id, diff in each.items()}, missing
+        per_release = pool.starmap(_of_release, work, chunksize=1)
+    return {patch_id: diff for each in per_release for patch_id, diff in each.items()}, missing
 
 
 def _of_release(sources: str, ids: Sequence[str]) -> dict[str, str]:

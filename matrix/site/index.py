@@ -9,12 +9,12 @@ from typing import Any
 
 from dsfix.catalogue.registry import Entry
 from dsfix.cli.exits import CommandError
-from dsfix.cli.printing.upstream import number
+from dsfix.cli.printing.known_bugs import bug_name
 from dsfix.explain import literals
 from dsfix.explain.signature import Role, Signature
-from dsfix.upstream import coverage, search
-from dsfix.upstream.coverage import Bug
-from dsfix.upstream.table import Table
+from dsfix.known_bugs import coverage, search
+from dsfix.known_bugs.coverage import Bug
+from dsfix.known_bugs.table import Table
 from dsfix.versions import satisfies
 from matrix.site import bugs, known
 
@@ -54,9 +54,9 @@ def of_patch(
 
 def of_row(bug: Bug, all_: Table, torch: Sequence[str]) -> dict[str, Any]:
     row = bug.row
-    results = known.answer(bug, all_).state.value
+    page = known.answer(bug, all_).state.value
     return {
-        **_page(f"bugs/{known.name(bug)}", row.bug, row.area, row.severity, f"{number(bug)}, {results}"),
+        **_page(f"bugs/{known.name(bug)}", row.bug, row.area, row.severity, f"{bug_name(bug)}, {page}"),
         **_where(known.affected(bug, all_), torch, all_, torch),
         "keys": _numbers(row.urls),
         "words": _words(*(each for state in row.states for each in state)),
@@ -103,14 +103,14 @@ def _page(address: str, title: str, area: str, severity: str, name: str) -> dict
 
 def _where(here: Sequence[str], with_torch: Sequence[str], all_: Table, torch: Sequence[str]) -> dict[str, Any]:
     """Runs of releases, each from and to which one it is, and versions of torch; left out where it is all of them."""
-    results: dict[str, Any] = {}
+    page: dict[str, Any] = {}
     if len(here) < len(all_.releases):
         places = [place for place, each in enumerate(all_.releases) if str(each) in here]
         begins = [each for each in places if each - 1 not in places]
-        results["releases"] = list(zip(begins, (each for each in places if each + 1 not in places)))
+        page["releases"] = list(zip(begins, (each for each in places if each + 1 not in places)))
     if len(with_torch) < len(torch):
-        results["torch"] = list(with_torch)
-    return results
+        page["torch"] = list(with_torch)
+    return page
 
 
 def _numbers(links: Iterable[str]) -> str:

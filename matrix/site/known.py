@@ -10,11 +10,11 @@ from packaging.specifiers import SpecifierSet
 import dsfix.check.rules
 import dsfix.doctor.rules
 from dsfix import rules
-from dsfix.cli.printing.upstream import number
+from dsfix.cli.printing.known_bugs import bug_name
 from dsfix.explain.signature import Role, Signature
+from dsfix.known_bugs.coverage import Bug, CoverageState, Status
+from dsfix.known_bugs.table import Table
 from dsfix.rules import Rule
-from dsfix.upstream.coverage import Bug, CoverageState, Status
-from dsfix.upstream.table import Table
 from matrix.pages import text
 from matrix.site import bugs
 
@@ -62,7 +62,7 @@ def of_row(bug: Bug, table: Table, signatures: Mapping[str, Signature], torch: S
     return "\n".join(
         (
             f"---\norphan: true\n---\n\n# {text.escape(row.bug)}\n",
-            f"{text.escape(number(bug))} · {row.severity} · {row.area} · DeepSpeed {span(bug, table)}\n",
+            f"{text.escape(bug_name(bug))} · {row.severity} · {row.area} · DeepSpeed {span(bug, table)}\n",
             bugs.version_form(releases, affected(bug, table), torch, torch),
             "## What helps\n",
             *_helps(bug, table, signatures),
@@ -73,7 +73,7 @@ def of_row(bug: Bug, table: Table, signatures: Mapping[str, Signature], torch: S
 
 
 def _helps(bug: Bug, table: Table, signatures: Mapping[str, Signature]) -> Iterator[str]:
-    row, results = bug.row, answer(bug, table)
+    row, status = bug.row, answer(bug, table)
     for cover in bug.covers:
         yield f"- A patch, for DeepSpeed {SpecifierSet(cover.claimed)}: [{cover.id}]({cover.id}.md)"
     for kind, each in row.states:
@@ -88,7 +88,7 @@ def _helps(bug: Bug, table: Table, signatures: Mapping[str, Signature]) -> Itera
         following = table.releases[table.releases.index(row.last) + 1]
         yield f"- DeepSpeed {following} or later does not have it."
     reasons = [reason for kind, reason in row.states if kind not in ("explain", "patch", *RULES)]
-    said = _SAID.get(results.state, "What a patch leaves" if bug.covers else "No patch so far")
+    said = _SAID.get(status.state, "What a patch leaves" if bug.covers else "No patch so far")
     yield "".join(f"- {said}: {text.escape(each)}.\n" for each in reasons)
     if not (bug.covers or row.states or row.last):
         yield "dsfix has nothing for it so far.\n"
@@ -117,7 +117,7 @@ def listing(known: Iterable[Bug], table: Table) -> str:
     """The page that lists the bugs without a patch."""
     rows = [
         (
-            f"[{text.escape(number(bug))}]({name(bug)}.md)",
+            f"[{text.escape(bug_name(bug))}]({name(bug)}.md)",
             bug.row.severity,
             text.escape(bug.row.bug),
             span(bug, table),

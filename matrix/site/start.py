@@ -22,8 +22,9 @@ _PAGE = """\
 <noscript>The search needs JavaScript; the pages linked below list everything that it finds.</noscript>
 ```
 
-dsfix fixes known bugs of the installed DeepSpeed at import. Put `import dsfix` on the first line of the training
-script: it patches DeepSpeed in memory, and only where the installed release has the bug. [Start here](README.md).
+dsfix fixes known bugs in your installed DeepSpeed. Put `import dsfix` on the first line of the training script: it
+patches DeepSpeed in memory as it is imported, and only where the installed release has the bug.
+[Start here](README.md).
 
 - [The patches](docs/patches.md)
 - [The bugs without a patch](bugs/without-patch.md), and what helps
@@ -55,8 +56,8 @@ bugs/without-patch
 """
 _GUIDES = ("launchers", "frameworks", "guards", "commands", "outcomes", "audit", "plugins", "reporting")
 _DEVELOPERS = (
-    *("CONTRIBUTING", "docs/design", "docs/emulated-device", "docs/costs", "docs/steps", "docs/start", "docs/soak"),
-    *("*/*/README", "matrix/README", "results/bystanders", "results/parts", "results/upstream-tests", "CHANGELOG"),
+    *("CONTRIBUTING", "docs/design", "docs/emulated-device", "docs/overhead"),
+    *("*/*/README", "matrix/README", "results/bystanders", "results/parts", "results/deepspeed-tests", "CHANGELOG"),
 )
 
 

@@ -157,6 +157,53 @@ def causal(kind: Kind) -> Any:
     return named(f"{kind.model}ForCausalLM", _Causal)(kind, body).eval()
 
 
+class _ImageLayer(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, own: int | None) -> None:
+        super().__init__()
+        self.own = own
+        self.up_proj = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.down_proj = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.own is None:
+            wide = self.up_proj(x)
+        else:
+            parts = enumerate(self.up_proj.weight.chunk(2))
+            wide = torch.cat([(x if rank == self.own else x.detach()) @ part.t() for rank, part in parts], dim=-1)
+        result: torch.Tensor = self.down_proj(wide.tanh())
+        return result
+
+
+class _ImageModel(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, own: int | None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([_ImageLayer(own)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layers[0](x)
+        return result
+
+
+class _Image(nn.Module):  # type: ignore[misc,unused-ignore]
+    def __init__(self, own: int | None) -> None:
+        super().__init__()
+        self.embedding = nn.Conv2d(3, WIDTH, kernel_size=2, stride=2)
+        self.model = _ImageModel(own)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.model(self.embedding(images).flatten(2).transpose(1, 2))  # stored transposed
+        return result
+
+
+def image_model(own: int | None = None) -> Any:
+    """Patch embeddings of images and an MLP: [batch, 3, height, width] -> [batch, patches, WIDTH].
+
+    own: the gradient of the embeddings comes from this half of the MLP only.
+    """
+    torch.manual_seed(0)
+    return _Image(own)
+
+
 def noting_mpt(from_weights: bool = False) -> Any:
     """That model of MPT's kind with a `NotingAttention`."""
     model = causal(MPT)
@@ -176,7 +223,7 @@ def outputs(model: Any) -> dict[str, torch.Tensor]:
 def shard(lab: Lab, model: Any) -> Any:
     """The engine of `deepspeed.init_inference` with the model's layers sharded by AutoTP, on all ranks."""
     _ = lab.deepspeed
-    with _names_of_transformers():
+    with names_of_transformers():
         return lab.deepspeed.init_inference(
             model,
             dtype=torch.float32,
@@ -209,7 +256,7 @@ def compare_sharded(lab: Lab, kind: Kind, parts: int, pieces: int, wrong: str) -
 
 
 @contextmanager
-def _names_of_transformers() -> Iterator[None]:
+def names_of_transformers() -> Iterator[None]:
     """AutoTP imports transformers, for the name of one class; a stand-in where it is not installed."""
     try:
         import transformers  # type: ignore[import-not-found,unused-ignore]  # noqa: F401

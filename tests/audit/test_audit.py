@@ -211,7 +211,7 @@ def test_an_optimizer_without_a_reference_is_refused_with_the_reason(resolved, r
 
 
 def test_the_optimizer_is_the_scripts_the_configs_or_that_of_transformers(resolved):
-    assert resolved(PLAIN, optimizer="SGD").plan.optimizer == "SGD"
+    assert resolved(PLAIN, arguments={"optimizer": "SGD"}).plan.optimizer == "SGD"
     assert resolved({**PLAIN, "optimizer": {"type": "Adagrad", "params": {"lr": 1e-3}}}).plan.optimizer == ""
     transformers = resolved({**BATCH, "zero_optimization": {"stage": 2}}).plan
     assert (transformers.optimizer, transformers.config["zero_allow_untested_optimizer"]) == ("AdamW", True)
@@ -358,8 +358,8 @@ def test_when_time_runs_out_the_smallest_sufficient_set_is_reported(monkeypatch)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     found = Bench(plan_of(), MANY, unless("p07")).search(seconds=4)
     assert not found.complete
-    assert "p07" in found.among
-    assert len(found.among) < len(MANY)
+    assert "p07" in found.candidates
+    assert len(found.candidates) < len(MANY)
 
 
 def test_a_patch_needed_only_in_a_later_phase_is_found_even_if_time_runs_out(monkeypatch):
@@ -372,7 +372,7 @@ def test_a_patch_needed_only_in_a_later_phase_is_found_even_if_time_runs_out(mon
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     result = Bench(plan_of(), MANY, found).search(["p01"], seconds=2)
     assert not result.complete
-    assert {"p01", "p02"} <= set(result.among)
+    assert {"p01", "p02"} <= set(result.candidates)
 
 
 def test_a_patch_named_after_the_phase_that_differs_is_tried_before_all_others():
@@ -453,7 +453,7 @@ def test_a_patch_whose_symptom_matches_but_does_not_help_is_not_a_fix():
 def test_the_time_limit_ends_the_search_and_is_reported():
     found = Bench(plan_of(), MANY, unless("p07")).search(seconds=-1.0)
     assert (found.complete, found.trials) == (False, 0)
-    assert set(found.among) == set(MANY)
+    assert set(found.candidates) == set(MANY)
 
 
 # the text
@@ -522,7 +522,7 @@ def test_json_is_json():
     content = json.loads(json.dumps(report.as_json(audit), allow_nan=False))
     assert content["agrees"] is content["with_dsfix"]["agrees"] is False
     assert content["with_dsfix"]["differences"][1]["got"] == "nan"
-    assert content["search"]["cures"][0]["patch"] == "p03"
+    assert content["search"]["fixes"][0]["patch"] == "p03"
     assert content["plan"]["ranks"] == 2
 
 
@@ -538,7 +538,7 @@ def trial(plan, *, skip=(), patched=True, timeout=0.0, command=None):
     {body}
 
 def ranks(device):
-    from dsfix.lab.errors import LabUnavailable
+    from dsfix.lab.distributions import LabUnavailable
     {ranks}
 
 module = types.ModuleType("dsfix.audit.trial")
@@ -601,7 +601,7 @@ def test_progress_goes_to_standard_error_and_json_to_standard_output(audit):
     content = json.loads(out)
     assert status == 0
     assert content["agrees"] is True
-    assert [fix["patch"] for fix in content["search"]["cures"]] == ["two"]
+    assert [fix["patch"] for fix in content["search"]["fixes"]] == ["two"]
     lines = errors.splitlines()
     assert lines[0].startswith("[1/2] with dsfix: agrees")
     assert lines[1].startswith("[2/2] without dsfix: differs: the loss")

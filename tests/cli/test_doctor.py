@@ -13,7 +13,6 @@ TORCH = {
     "cuda.py": "",
     "utils/__init__.py": "",
     "utils/cpp_extension.py": "CUDA_HOME = None\n",
-    "utils/collect_env.py": "import collections\nget_env_info = collections.namedtuple('Environment', [])\n",
 }
 
 

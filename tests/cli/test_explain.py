@@ -217,17 +217,17 @@ RENAMED = (
 
 
 @pytest.mark.parametrize(
-    ("version", "standing", "status"), [("0.16.4", "cause", 0), ("0.10.0", "excluded", 4), (None, "cause", 0)]
+    ("version", "role", "status"), [("0.16.4", "cause", 0), ("0.10.0", "excluded", 4), (None, "cause", 0)]
 )
-def test_a_bug_that_the_log_s_release_does_not_have_is_not_the_cause(environment, log, version, standing, status):
+def test_a_bug_that_the_log_s_release_does_not_have_is_not_the_cause(environment, log, version, role, status):
     named = f"DeepSpeed info: version={version}, git-hash=unknown\n" if version else ""
     place = environment.install("0.14.2")
     done = place.dsfix("explain", log(named + RENAMED), "--json")
-    assert [each["standing"] for each in json.loads(done.stdout)["findings"]] == [standing]
+    assert [each["role"] for each in json.loads(done.stdout)["findings"]] == [role]
     assert done.returncode == status
     shown = one_line(place.dsfix("explain", log(named + RENAMED)))
     assert ("only if deepspeed >=0.16.4" in shown) == (version is None)
-    assert ("the release in the log does not have this bug" in shown) == (standing == "excluded")
+    assert ("the release in the log does not have this bug" in shown) == (role == "excluded")
 
 
 def test_the_earliest_examined_release_is_not_shown_as_a_bound(environment, log):
@@ -241,7 +241,7 @@ def test_the_earliest_examined_release_is_not_shown_as_a_bound(environment, log)
 def test_a_later_error_comes_before_an_excluded_one(environment, log):
     text = f"DeepSpeed info: version=0.14.2, git-hash=unknown\n{RENAMED}step 1\n{CLIP}"
     done = environment.install("0.14.2").dsfix("explain", log(text), "--json")
-    results = [(each["id"], each["standing"]) for each in json.loads(done.stdout)["findings"]]
+    results = [(each["id"], each["role"]) for each in json.loads(done.stdout)["findings"]]
     assert results == [("zero3_offload_clip_device", "cause"), ("hook_registration_renamed", "excluded")]
 
 

@@ -1,7 +1,12 @@
+"""`show` and `diff`, and the diff of each kind of edit."""
+
 import json
 import subprocess
 
 import pytest
+
+from dsfix.cli.printing.edits import Unwritable, unified_diff
+from dsfix.patch import Edit
 
 FLAGSHIP = "zero3_offload_clip_device"
 
@@ -120,7 +125,7 @@ def test_without_a_command_all_are_shown(environment):
 
 
 @pytest.mark.parametrize(
-    ("command", "hint"), [("explian", "did you mean `explain`?"), ("qqq", "`python -m dsfix` lists all commands")]
+    ("command", "hint"), [("explian", "did you mean explain?"), ("qqq", "`python -m dsfix` lists all commands")]
 )
 def test_an_unknown_command_is_answered_with_the_nearest(environment, command, hint):
     done = environment.dsfix(command, "train.log")
@@ -130,3 +135,73 @@ def test_an_unknown_command_is_answered_with_the_nearest(environment, command, h
 
 def test_the_exit_statuses_are_documented(environment):
     assert "exit status: 0 done 1 a patch is in trouble" in " ".join(environment.dsfix("--help").stdout.split())
+
+
+SOURCE = """\
+def f(x, y):
+    if x: y = 1
+    z = abs(x) + abs(x)
+    return (
+        z,
+        "é", abs(y),
+    )
+"""
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """The lines that an edit removes and adds."""
+    (tmp_path / "diffed_module.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def lines(*edits):
+        diff = unified_diff([Edit("diffed_module:f", **edit) for edit in edits])
+        assert diff.startswith("--- a/diffed_module.py\n+++ b/diffed_module.py\n")
+        return [line for line in diff.splitlines()[2:] if line[0] in "+-"]
+
+    return lines
+
+
+LINE = "z = abs(x) + abs(x)"
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ({"after": LINE, "code": "if z:\n    z += 1"}, ["+    if z:", "+        z += 1"]),
+        ({"before": LINE, "code": "x = -x"}, ["+    x = -x"]),
+        ({"replace": LINE, "code": "z = 0"}, [f"-    {LINE}", "+    z = 0"]),
+        (
+            {"replace": "abs(x)", "code": "float(abs(x))", "count": 2},
+            [f"-    {LINE}", "+    z = float(abs(x)) + float(abs(x))"],
+        ),
+        ({"replace": "abs(y)", "code": "y"}, ['-        "é", abs(y),', '+        "é", y,']),  # columns count bytes
+    ],
+)
+def test_the_lines_of_an_edit(changed, edit, expected):
+    assert changed(edit) == expected
+
+
+def test_several_edits(changed):
+    edits = ({"before": LINE, "code": "x = -x"}, {"after": LINE, "code": "z += 1"})
+    assert changed(*edits) == changed(*reversed(edits)) == ["+    x = -x", "+    z += 1"]
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_edits_at_one_place_keep_their_order(changed, where):
+    edits = [{where: LINE, "code": code} for code in ("x += 1", "x *= 2")]
+    assert changed(*edits) == ["+    x += 1", "+    x *= 2"]
+
+
+def test_an_anchor_that_shares_its_line_is_refused(changed):
+    with pytest.raises(Unwritable, match="holds more than the anchor"):
+        changed({"after": "y = 1", "code": "y += 1"})
+
+
+def test_the_file_of_a_package_is_its_init_file(tmp_path, monkeypatch):
+    (tmp_path / "diffed_package" / "inner").mkdir(parents=True)
+    (tmp_path / "diffed_package" / "__init__.py").touch()
+    (tmp_path / "diffed_package" / "inner" / "__init__.py").write_text("def f():\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    diff = unified_diff([Edit("diffed_package.inner:f", replace="return 1", code="return 2")])
+    assert diff.startswith("--- a/diffed_package/inner/__init__.py\n+++ b/diffed_package/inner/__init__.py\n")

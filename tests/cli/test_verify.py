@@ -1,13 +1,13 @@
 """`verify` with its own catalogue, whose bugs are in the standard library; torch and DeepSpeed are stand-ins."""
 
 import json
-import os
-import select
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from tests.processes import Fifo
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
 
@@ -44,6 +44,11 @@ PATCHES = {
         "if os.environ.get('DSFIX_SKIP'): raise BugPresent('seen')",
         "'changes': (Provide('colorsys', 'x', lambda module: 1),)",
     ),
+    "one_rank_sees_it": (
+        "if missing: raise BugPresent('seen on rank 1') if lab.rank == 1 else RuntimeError('no peer')",
+        "'ranks': 2",
+    ),
+    "one_rank_waits": ("signal.pause() if lab.rank == 0 else os._exit(3)", "'ranks': 2"),
     "not_for_this": ("", OLD),
     "older_than_claimed": (BUG, OLD),
     "off_by_default": (BUG, "'default': False"),
@@ -53,19 +58,6 @@ PATCHES = {
     ),
     "kind": ("return f'nice {os.nice(0)}, {lab.world_size} ranks, {os.environ[\"OMP_NUM_THREADS\"]} threads'", ""),
 }
-
-
-class Fifo:
-    """Shows when its writer has started, and when it is dead."""
-
-    def __init__(self, path):
-        os.mkfifo(path)
-        self.path = path
-        self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-
-    def read(self):
-        assert select.select([self.end], [], [], 60)[0], "the writer neither writes nor dies"
-        return os.read(self.end, 1)
 
 
 @pytest.fixture
@@ -107,6 +99,8 @@ def patches_of(done):
         ("raises", "no answer", 1),
         ("raises_with_it", "no answer", 1),
         ("gone_by_itself", "no answer", 1),
+        ("one_rank_sees_it", "fixed", 0),
+        ("one_rank_waits", "no answer", 1),
         ("not_for_this", "no bug", 0),
         ("older_than_claimed", "bug", 1),
         ("off_by_default", "fixed", 0),
@@ -148,6 +142,7 @@ def test_no_answer_prints_the_last_lines(verify):
     done = verify("dies")
     assert "signal SIGSEGV" in done.stdout
     assert "    Segmentation fault" in done.stdout
+    assert "rank 1 ended with exit status 3" in verify("one_rank_waits").stdout  # not of the rank that waits for it
 
 
 def test_time_limit(verify):
@@ -200,9 +195,9 @@ def pausing(verify, tmp_path_factory):
     """A `verify` that has finished one patch and pauses in the reproduction of the next; its FIFO and TMPDIR."""
     fifo = Fifo(tmp_path_factory.mktemp("fifo") / "fifo")
     temporary = tmp_path_factory.mktemp("tmp")
-    verify.add("pauses", f"end = os.open({str(fifo.path)!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()")
+    verify.add("pauses", f"end = os.open({fifo.path!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()")
     process = verify.environment.start("verify", "fixes", "pauses", DSFIX_ONLY="", TMPDIR=str(temporary))
-    assert fifo.read() == b"x"
+    assert fifo.read(1) == b"x"
     yield process, fifo, temporary
     process.kill()
     process.communicate()
@@ -217,16 +212,16 @@ def test_interrupted(pausing, number):
     assert "with: the name is there" in stdout
     assert "Interrupted: 1 of 2 patches done." in stdout
     assert "Traceback" not in stderr
-    assert fifo.read() == b""  # the reproduction is dead
+    assert fifo.all_dead()  # the reproduction
     assert list(temporary.iterdir()) == []
 
 
 def test_interrupted_between_the_two_runs_of_a_patch(verify, tmp_path_factory):
     fifo = Fifo(tmp_path_factory.mktemp("fifo") / "fifo")
-    pause = f"end = os.open({str(fifo.path)!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()"
+    pause = f"end = os.open({fifo.path!r}, os.O_WRONLY); os.write(end, b'x'); signal.pause()"
     verify.add("half", f"if missing: raise BugPresent('it was seen')\n    {pause}")
     process = verify.environment.start("verify", "half", DSFIX_ONLY="")
-    assert fifo.read() == b"x"
+    assert fifo.read(1) == b"x"
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate()
     assert process.returncode == 130, stderr
@@ -239,7 +234,7 @@ def test_killed(pausing):
     process, fifo, _ = pausing
     process.kill()
     process.communicate()
-    assert fifo.read() == b""
+    assert fifo.all_dead()
 
 
 def test_a_closed_pipe_does_not_hide_the_exit_status(verify):

@@ -1,27 +1,21 @@
 """A case for each patch of the catalogue, on the newest release that it applies to with this Python's packages."""
 
 import itertools
-import sys
-from pathlib import Path
 
 import pytest
 
 from dsfix.catalogue import registry
-from matrix import environments
-
-sys.path.insert(0, str(Path(__file__).parent))  # `choice`, for the tests
-
-import choice
-
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.machine import started
+from matrix import environments
+from tests.contract import choice
 
-_ONE_IN, _ONE_PAIR_IN = 192, 48
+_ONE_IN, _ONE_PAIR_IN = 96, 48
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without --whole: each check on one patch in 192, different ones per check, as engine bugs show on any patch.
+    """Without --whole: each check on one patch in 96, different ones per check, as engine bugs show on any patch.
 
     All patches at once: on one release. Pairs: one in 48, only together; `matrix edges` runs each alone.
     """

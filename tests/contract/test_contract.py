@@ -1,10 +1,10 @@
 """Every patch of the catalogue meets the contract, on the newest release that it applies to."""
 
-import choice
 import pytest
 
 from dsfix.catalogue import registry
 from dsfix.testing.contract import checks
+from tests.contract import choice
 
 ENTRIES = registry.catalogue()
 RELEASES = choice.by_release(ENTRIES)

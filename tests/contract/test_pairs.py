@@ -6,7 +6,6 @@ every release. Here the pair's own reproductions are run.
 
 import itertools
 
-import choice
 import pytest
 
 from dsfix.catalogue import registry
@@ -15,6 +14,7 @@ from dsfix.lab import reproduction
 from dsfix.patch import Severity
 from matrix import environments, table
 from matrix.cells import TIMEOUT, Cells
+from tests.contract import choice
 
 CATALOGUE = registry.catalogue()
 

@@ -65,7 +65,7 @@ gpu_memory_taken | GPU 1 has 70.0 of 79.6 GiB in use | gpu.gpus.1.used=71680
 launch_blocking | each kernel | env.CUDA_LAUNCH_BLOCKING="1" | env.CUDA_LAUNCH_BLOCKING="0"
 cpp_extension_broken | No module named 'setuptools'
   | probe.errors={"cpp_extension":"ModuleNotFoundError: No module named 'setuptools'"}
-  | probe.errors={"collect_env":"OSError: no pip"}
+  | probe.errors={"cuda":"OSError: no driver"}
 ninja_missing | ninja 1.13.0 is installed, but its directory is not on PATH | tools.ninja="" | versions.ninja=null
 compiler_missing | SIGSEGV | tools.compiler_version="" tools.complaints=["/usr/bin/c++: c++ was killed by SIGSEGV"]
   | tools.complaints=["/usr/bin/ninja: status 245"]
@@ -110,7 +110,6 @@ stale_lock | cpu_adam/lock is 10 min old and no process on this machine has it o
   | build.locked=99400.0 packages.torch.baton=false
 lock_on_network_disk | 10 s old; unless another machine is compiling | build.locked=99990.0 ext.disk.type=nfs4
   | build.locked=99990.0
-op_being_compiled | process 77 | build.locked=99990.0 build.holders=[77] | build.locked=99990.0
 op_older_than_deepspeed | cpu_adam was compiled on | ext.deepspeed_installed=3000.0
   | ext.deepspeed_installed=3000.0 build.newest_source=2900.0
 op_older_than_torch | before torch was installed | ext.torch_installed=3000.0 | ext.torch_installed=3000.0 of_another
@@ -143,7 +142,7 @@ CASES = {  # rule: (changes with a finding, near miss, text in the finding)
     ),
     "cuda_does_not_start": (
         {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "cuda")},
-        {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "collect_env")},
+        {"packages.torch_probe": Probe({"import": {}}, {}, "python did not finish within 60 s", "cpp_extension")},
         "is_available() does not return: python did not finish within 60 s",
     ),
     "torch_import_fails": (

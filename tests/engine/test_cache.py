@@ -6,6 +6,9 @@ import time
 
 import pytest
 
+from dsfix.engine.cache import declaration_key
+from dsfix.patch import Edit
+
 USE = """
     import dsfix, deepspeed.m as m
     tell([m.f(1), outcomes()["cure"]])
@@ -38,9 +41,9 @@ def test_without_a_cache_the_source_is_read(simple):
 
 
 PROVEN = """
-    from dsfix.catalogue import proven
+    from dsfix.catalogue import registry
     from dsfix.engine import verdict
-    proven.applies = lambda digest: digest in {digests!r}
+    registry.is_proven = lambda digest: digest in {digests!r}
     import dsfix, deepspeed.m as m
     patch = dsfix.process._engine.states["cure"].patch
     tell([m.f(1), outcomes()["cure"], verdict.fingerprint(*verdict.fingerprint_inputs(patch))])
@@ -206,3 +209,13 @@ def test_sixteen_installations_are_kept(known):
     file.unlink()
     assert known.run(USE).value == CURED
     assert learned(known) == sorted([file, *old[5:]])
+
+
+def test_the_key_of_an_edit_says_where_its_helpers_are_defined():
+    def key(module):
+        def helper(): ...
+
+        helper.__module__, helper.__qualname__ = module, "helper"
+        return declaration_key(Edit("deepspeed.m:f", after="y = 1", code="helper()", uses=(helper,)))
+
+    assert key("a") != key("b")

@@ -26,7 +26,7 @@ OUTCOMES = {
         "`x + 3` occurs 0 times in f, expected 1",
     ),
     "conflict": (CURE, "", "import deepspeed.m; deepspeed.m.f = json.dumps", "has been replaced by json.dumps"),
-    "disabled": (CURE, "default=False", "", "off by default; DSFIX_ONLY=cure enables it"),
+    "disabled": (CURE, "default=False", "", "off by default; DSFIX_ALSO=cure enables it"),
     "failed": ('Edit("deepspeed.m:f", after="y = x + 1", code="yield")', "", "", "a different kind of function"),
 }
 TROUBLE = {"drifted", "conflict", "failed"}
@@ -136,6 +136,8 @@ def test_log_level(simple, level, lines):
         ({"DSFIX_ONLY": "more,cure"}, 3, "Edit of"),
         ({"DSFIX_ONLY": "cure", "DSFIX_SKIP": "cure"}, 2, "named in DSFIX_SKIP"),
         ({"DSFIX_ONLY": ""}, 3, "Edit of"),
+        ({"DSFIX_ALSO": "more"}, 3, "Edit of"),
+        ({"DSFIX_ALSO": "more", "DSFIX_SKIP": "cure"}, 2, "named in DSFIX_SKIP"),
         ({"DSFIX_SEVERITY": "crash,import"}, 3, "Edit of"),
         ({"DSFIX_SEVERITY": "import"}, 2, "its severity, crash, is not named in DSFIX_SEVERITY"),
         ({"DSFIX_SEVERITY": ""}, 3, "Edit of"),
@@ -148,7 +150,8 @@ def test_log_level(simple, level, lines):
 def test_settings_that_disable_patches(simple, environment, value, words):
     simple.patch("more", 'PATCH = declare(Edit("deepspeed.m:f", before="return y", code="y += 10"), default=False)')
     result = simple.run(USE, **environment)
-    assert result.value[0] == value + 10 * ("more" in environment.get("DSFIX_ONLY", ""))  # off unless it is named
+    named = environment.get("DSFIX_ONLY", "") + environment.get("DSFIX_ALSO", "")
+    assert result.value[0] == value + 10 * ("more" in named)  # off unless it is named
     assert words in result.value[2]
     assert result.warnings == []
 
@@ -158,8 +161,9 @@ def test_settings_that_disable_patches(simple, environment, value, words):
     [
         ({"DSFIX_SKIP": "crue"}, "DSFIX_SKIP: no patch is called 'crue'; did you mean cure?"),
         ({"DSFIX_ONLY": "cure, zzz"}, "DSFIX_ONLY: no patch is called 'zzz'; `python -m dsfix find WORDS` searches"),
-        ({"DSFIX_SEVERTIY": "1"}, "unknown variable DSFIX_SEVERTIY (did you mean DSFIX_SEVERITY?): ignored"),
-        ({f"DSFIX_{each}": "1" for each in range(9)}, ") and 6 more: ignored"),
+        ({"DSFIX_ALSO": "zzz"}, "DSFIX_ALSO: no patch is called 'zzz'; `python -m dsfix find WORDS` searches"),
+        ({"DSFIX_SEVERTIY": "1"}, "unknown variable DSFIX_SEVERTIY: ignored; did you mean DSFIX_SEVERITY?"),
+        ({f"DSFIX_{each}": "1" for each in range(9)}, ", DSFIX_2 and 6 more: ignored"),
         ({"DSFIX_SEVERITY": "crash imports"}, "DSFIX_SEVERITY: unknown severity 'imports'; must be one of"),
         ({"DSFIX_STRICT": "maybe"}, "DSFIX_STRICT must be 1 or 0, got 'maybe': ignored"),
         ({"DSFIX_RANK_CHECK": "maybe"}, "DSFIX_RANK_CHECK must be 1 or 0, got 'maybe': ignored"),

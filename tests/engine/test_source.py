@@ -1,17 +1,15 @@
 """Finding functions in source text without importing it, for edits and for `python -m dsfix list`."""
 
-import ast
 import importlib
 import inspect
 import os
 import py_compile
 import shutil
-import tokenize
 
 import pytest
 
 from dsfix.engine import rewrite, source, verdict
-from dsfix.outcome import Outcome, Refused
+from dsfix.outcome import ChangeRefused, Outcome
 from dsfix.patch import Edit
 from dsfix.versions import module_file
 
@@ -146,7 +144,7 @@ def test_a_file_that_is_not_python_is_drift(bench, text):
     name = bench.write("")
     with open(module_file(name), "wb") as file:
         file.write(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ChangeRefused) as caught:
         verdict.places(Edit(f"{name}:f", replace="x = 1", code="x = 2"))
     assert caught.value.outcome is Outcome.DRIFTED
 
@@ -169,31 +167,10 @@ def test_the_verdict_imports_nothing_and_matches_the_engine(world):
     assert result.value == [[[2, 1], [1, 1], "`x + 2` occurs 0 times in f, expected 1"], []]
 
 
-LIBRARY = ["argparse", "ast", "asyncio.events", "dataclasses", "functools", "inspect", "logging", "threading", "typing"]
+LIBRARY = ["argparse", "ast", "asyncio.events", "dataclasses", "functools", "inspect", "logging", "threading"]
 
 
 @pytest.mark.parametrize("name", LIBRARY)
-def test_every_function_of_real_files_is_found_where_python_says(name):
-    path = importlib.import_module(name).__file__
-    with tokenize.open(path) as file:
-        tree = ast.parse(file.read())
-    wanted = {}
-
-    def walk(node, names):
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.ClassDef):
-                walk(child, [*names, child.name])
-            elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
-                wanted.setdefault(".".join([*names, child.name]), []).append(first)
-            else:
-                walk(child, names)
-
-    walk(tree, [])
-    assert {each: [block.first for block in source.find_blocks(path, each)] for each in wanted} == wanted
-
-
-@pytest.mark.parametrize("name", [name for name in LIBRARY if name != "typing"])  # it has PEP 695's generic classes
 def test_every_function_of_real_modules_compiles_to_itself(name):
     module = importlib.import_module(name)
     refused = []
@@ -206,7 +183,7 @@ def test_every_function_of_real_modules_compiles_to_itself(name):
                     code = rewrite.find_function(module, prefix + key).__code__
                     block = source.block_at(code.co_filename, code.co_firstlineno)
                     rewrite.imports_of(block, prefix + key, code)
-                except Refused as error:
+                except ChangeRefused as error:
                     refused.append((prefix + key, str(error)))
     assert refused == []
 

@@ -27,6 +27,6 @@ def recognised(read):
 
     def recognised(*logs):
         findings, _ = read(*logs)
-        return [finding.found.problem.id for finding in findings if finding.found.problem]
+        return [finding.recognised.problem.id for finding in findings if finding.recognised.problem]
 
     return recognised

@@ -51,9 +51,9 @@ def prefixed(prefix, log):
 def test_eight_ranks_interleaved(read, form, processes):
     findings, _ = read(FILL * 100 + interleaved([prefixed(form.format(rank), CLIP) for rank in range(8)]) + FILL)
     (finding,) = findings
-    assert finding.found.problem.id == "zero3_offload_clip_device"
-    assert finding.found.sources == set(processes)
-    assert finding.found.count == 8
+    assert finding.recognised.problem.id == "zero3_offload_clip_device"
+    assert finding.recognised.sources == set(processes)
+    assert finding.recognised.count == 8
     assert finding.first.line == 100 + 8 * (len(CLIP.splitlines()) - 1) + 1
     assert finding.first.text.startswith("RuntimeError: Expected all tensors")
 
@@ -65,7 +65,7 @@ def test_ranks_without_prefixes_interleaved(recognised):
 def test_prefixes_that_only_look_like_ranks(read):
     log = "".join(f"[step{step}]: {line}\n" for step, line in enumerate(["loss 1", INFLIGHT, "loss 2"]))
     (finding,), _ = read(log)
-    assert finding.found.sources == set()
+    assert finding.recognised.sources == set()
 
 
 def test_tracebacks_of_two_ranks_are_not_mixed(recognised):
@@ -157,14 +157,14 @@ def test_line_numbers_and_counts_over_many_blocks(read, monkeypatch):
     monkeypatch.setattr(stream, "_BLOCK", 1000)
     log = "".join((FILL * 37 + INFLIGHT + "\n") for _ in range(50))
     (finding,), reading = read(log)
-    assert (finding.first.line, finding.found.count) == (38, 50)
+    assert (finding.first.line, finding.recognised.count) == (38, 50)
     assert reading.files[0].lines == 50 * 38
     assert reading.files[0].size == len(log)
 
 
 def test_a_line_of_many_megabytes(read):
     (finding,), reading = read("x" * 5_000_000 + INFLIGHT + "y" * 5_000_000)
-    assert finding.found.problem.id == "zero3_inflight_params"
+    assert finding.recognised.problem.id == "zero3_inflight_params"
     assert INFLIGHT in finding.first.text
     assert len(finding.first.text) < 1000
     assert reading.files[0].lines == 1
@@ -212,26 +212,26 @@ def test_a_traceback_in_a_box(read, ranks, box):
     drawn = BOXED.replace("╭─", f"{box[0]}-").replace("│", box[1]).replace("╰─", f"{box[2]}-")
     prefixes = [f"[rank{rank}]: " if ranks > 1 else "" for rank in range(ranks)]
     (finding,), _ = read(interleaved([prefixed(prefix, f"{drawn}step 1\n") for prefix in prefixes]))
-    assert finding.found.problem.id == "zero3_offload_clip_device"
-    assert finding.found.count == ranks
+    assert finding.recognised.problem.id == "zero3_offload_clip_device"
+    assert finding.recognised.count == ranks
     assert finding.first.text.endswith("in method wrapper_CUDA_addmm)")
 
 
 def test_the_first_error_in_time_comes_first(read):
     log = (HERE / "logs" / "torchrun-2-ranks.txt").read_text(encoding="utf-8")
     findings, _ = read(log)
-    assert [(finding.found.problem.id, finding.standing.value) for finding in findings] == [
+    assert [(finding.recognised.problem.id, finding.role.value) for finding in findings] == [
         ("zero3_inflight_params", "cause"),
         ("peer_gone", "follow-up"),
         ("launcher_child_failed", "follow-up"),
     ]
-    assert findings[0].found.sources == {"1"}
+    assert findings[0].recognised.sources == {"1"}
 
 
 def test_the_error_above_is_the_cause(read):
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     findings, _ = read(f"{FILL}Error building extension 'cpu_adam'\nException ignored in: <function x>\n{masked}")
-    assert [(finding.found.problem.id, finding.standing.value) for finding in findings] == [
+    assert [(finding.recognised.problem.id, finding.role.value) for finding in findings] == [
         ("extension_build_failed", "cause"),
         ("optimizer_del_masks_error", "follow-up"),
     ]
@@ -241,7 +241,9 @@ def test_an_unknown_error_comes_before_its_consequences(read):
     unknown = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     masked = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
     findings, _ = read(f"{FILL}{unknown}{masked}")
-    assert [(finding.found.problem and finding.found.problem.id, finding.standing.value) for finding in findings] == [
+    assert [
+        (finding.recognised.problem and finding.recognised.problem.id, finding.role.value) for finding in findings
+    ] == [
         (None, "cause"),
         ("optimizer_del_masks_error", "follow-up"),
     ]
@@ -253,7 +255,7 @@ def test_an_unknown_error_chained_to_a_known_one_is_omitted(read):
     first = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\nKeyError: 7\n'
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
     findings, _ = read(first + chained + CLIP)
-    assert [finding.found.problem.id for finding in findings] == ["zero3_offload_clip_device"]
+    assert [finding.recognised.problem.id for finding in findings] == ["zero3_offload_clip_device"]
 
 
 def test_the_first_error_of_an_unknown_chain_is_reported(read):
@@ -268,18 +270,18 @@ def test_possible_causes_give_way_to_specific_ones(read):
     mixed = "RuntimeError: mat1 and mat2 must have the same dtype\n"
     frame = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    f()\n'
     findings, _ = read(f"{frame}{mixed}{FILL * 600}{CLIP}")
-    assert [(finding.found.problem.id, finding.standing.value) for finding in findings] == [
+    assert [(finding.recognised.problem.id, finding.role.value) for finding in findings] == [
         ("zero3_offload_clip_device", "cause"),
         ("dtypes_mixed", "possible"),
     ]
     unknown = f"{frame}KeyError: 7\n"
-    for log, standings in (
+    for log, roles in (
         (unknown + FILL * 100 + frame + mixed, ["cause", "possible"]),
         (mixed + FILL * 100 + unknown, ["possible", "later"]),
     ):
-        assert [each.standing.value for each in read(log)[0]] == standings
+        assert [each.role.value for each in read(log)[0]] == roles
     general = "AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'optimizer'\n"
-    assert [each.found.problem.id for each in read(frame + general)[0]] == ["deepspeed_of_another_release"]
+    assert [each.recognised.problem.id for each in read(frame + general)[0]] == ["deepspeed_of_another_release"]
 
 
 def test_an_interrupted_job_is_not_an_error(read):
@@ -290,11 +292,11 @@ def test_an_interrupted_job_is_not_an_error(read):
 def test_files_are_ordered_by_time(read):
     later = f"2024-05-01 10:00:09,000 {INFLIGHT}\n"
     sooner = prefixed("2024-05-01 10:00:01,000 ", CLIP)
-    assert [each.found.problem.id for each in read(later, sooner)[0]] == [
+    assert [each.recognised.problem.id for each in read(later, sooner)[0]] == [
         "zero3_offload_clip_device",
         "zero3_inflight_params",
     ]
-    assert [each.found.problem.id for each in read(later, CLIP)[0]] == [
+    assert [each.recognised.problem.id for each in read(later, CLIP)[0]] == [
         "zero3_inflight_params",
         "zero3_offload_clip_device",
     ]
@@ -335,21 +337,21 @@ def test_one_of_two_releases_that_a_log_names_has_the_bug(read):
     both = ["DeepSpeed info: version=0.14.2, git-hash=a\n", "DeepSpeed info: version=0.14.4, git-hash=b\n"]
     for first, second in (both, reversed(both)):
         (finding,), reading = read(f"{first}{CLIP}{FILL}{second}")
-        assert finding.standing.value == "cause"
+        assert finding.role.value == "cause"
         assert set(reading.versions.described().removeprefix("deepspeed ").split(" and ")) == {"0.14.2", "0.14.4"}
-        (fix,) = fixes(finding.found.patches, reading.versions.alternatives())
+        (fix,) = fixes(finding.recognised.patches, reading.versions.alternatives())
         assert (fix.in_log, fix.named["deepspeed"]) == (True, "0.14.2")
     (finding,), _ = read(f"{both[1]}{CLIP}{FILL}{both[1].replace('0.14.4', '0.15.0')}")
-    assert finding.standing.value == "excluded"
+    assert finding.role.value == "excluded"
 
 
 def test_a_release_older_than_any_range_does_not_exclude_what_begins_with_the_earliest(read):
     message = "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
-    standings = {
-        version: read(f"DeepSpeed info: version={version}, git-hash=a\n{message}")[0][0].standing.value
+    roles = {
+        version: read(f"DeepSpeed info: version={version}, git-hash=a\n{message}")[0][0].role.value
         for version in ("0.10.2", "0.14.2", "0.19.8")
     }
-    assert standings == {"0.10.2": "follow-up", "0.14.2": "follow-up", "0.19.8": "excluded"}
+    assert roles == {"0.10.2": "follow-up", "0.14.2": "follow-up", "0.19.8": "excluded"}
 
 
 def test_a_placeholder_does_not_hide_zero_3(recognised):
@@ -373,3 +375,36 @@ def test_a_message_above_a_traceback_that_is_cut(recognised):
     message = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\n"
     frame = 'Traceback (most recent call last):\n  File "d.py", line 167, in backward\n    self.engine.backward(loss)\n'
     assert recognised(message + frame) == ["loss_without_graph"]
+
+
+SITE = "/opt/env/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([("/home/me/train.py", "main"), (f"{SITE}/deepspeed/engine.py", "step")], "deepspeed/engine.py, in step."),
+        (
+            [(f"{SITE}/deepspeed/module_inject/auto_tp.py", "split"), (f"{SITE}/torch/functional.py", "split")],
+            "torch/functional.py, in split, called from deepspeed/module_inject/auto_tp.py, in split.",
+        ),
+        (
+            [("/home/me/train.py", "main"), (f"{SITE}/transformers/trainer.py", "train")],
+            "transformers/trainer.py, in train. DeepSpeed is not in the traceback",
+        ),
+        (  # a directory of the user's
+            [("/home/me/deepspeed-experiments/deepspeed_train.py", "main")],
+            "deepspeed_train.py, in main. DeepSpeed is not in the traceback",
+        ),
+        (  # a clone on Windows
+            [(r"D:\src\DeepSpeed\deepspeed\runtime\pipe\engine.py", "train_batch")],
+            "deepspeed/runtime/pipe/engine.py, in train_batch.",
+        ),
+        ([], ""),
+    ],
+)
+def test_where_an_error_was_raised_that_no_signature_matches(read, frames, said):
+    lines = [f'  File "{path}", line 7, in {name}\n    x = f(x)' for path, name in frames]
+    _, reading = read("\n".join(["Traceback (most recent call last):", *lines, "RuntimeError: of the test", ""]))
+    (unknown,) = reading.unknown.values()
+    assert unknown.where.startswith(said) if said else unknown.where == ""

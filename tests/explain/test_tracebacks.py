@@ -56,16 +56,16 @@ def test_a_record_names_its_content():
 def test_a_traceback_is_recognised_by_the_symptom_of_its_patch(read, name):
     patch = OF_A_PATCH[name]
     findings, _ = read(TRACEBACKS[name])
-    lead = findings[0].found
+    lead = findings[0].recognised
     assert patch in lead.patches
     assert lead.count == 1
-    assert not findings[1:] or findings[0].standing is not findings[1].standing
+    assert not findings[1:] or findings[0].role is not findings[1].role
 
 
 @pytest.mark.parametrize("patch", NOT_RECORDED)
 def test_a_log_is_recognised_by_the_symptom_of_its_patch(read, patch):
     findings, _ = read(NOT_RECORDED[patch])
-    assert any(patch in finding.found.patches for finding in findings)
+    assert any(patch in finding.recognised.patches for finding in findings)
 
 
 @pytest.mark.parametrize("name", OF_A_SIGNATURE)
@@ -75,12 +75,14 @@ def test_a_traceback_is_recognised_by_its_signature(recognised, name):
 
 @pytest.mark.parametrize("name", TRACEBACKS)
 def test_the_same_frames_with_a_different_error_are_not_recognised(read, name):
-    whole = {each.found.problem.id for each in read(TRACEBACKS[name])[0] if each.found.problem}
+    whole = {each.recognised.problem.id for each in read(TRACEBACKS[name])[0] if each.recognised.problem}
     lines = TRACEBACKS[name].splitlines()
     frames = [line for line in lines if re.match(r"(\[rank0\]: )?(Traceback|  )", line)]
     frames = [line for line in frames if not re.search(r"\b(assert|raise) ", line)]  # they contain the message
     results = {
-        each.found.problem.id for each in read("\n".join([*frames, "KeyError: 'another'"]))[0] if each.found.problem
+        each.recognised.problem.id
+        for each in read("\n".join([*frames, "KeyError: 'another'"]))[0]
+        if each.recognised.problem
     }
     assert not whole & results
 

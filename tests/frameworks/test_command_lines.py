@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.catalogue.registry import catalogue
+from dsfix.lab.rank_variables import free_port
 from tests.processes import ended, without_dsfix
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "command_lines"
@@ -85,12 +85,6 @@ class Job:
         """(patch, outcome) in any process of the job."""
         reports = [json.loads(path.read_text(encoding="utf-8")) for path in self.reports.glob("*.json")]
         return {(patch["id"], patch["outcome"]) for report in reports for patch in report["patches"]}
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def run(directory, *command, **variables):

@@ -4,7 +4,6 @@ shows; without dsfix a job gives different results exactly if dsfix logs that a 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,14 +22,17 @@ USUAL = "examples/trainer.py --zero3"
 
 def logged():
     """{command: {release: what dsfix logs}} by the page."""
-    results = {}
-    for block in re.findall(r"^```\n(examples/\w+\.py.*?)\n```$", PAGE.read_text(encoding="utf-8"), re.M | re.S):
-        for job in block.split("\n\n"):
-            command, *lines = job.split("\n")
-            effects = results[command] = defaultdict(list)
-            for release, line in (each.split(": ", 1) for each in lines):
-                effects[release].append(line)
-    return results
+    text = PAGE.read_text(encoding="utf-8")
+    [(block, others)] = re.findall(r"^```\n(examples/.*?)\n```\n\n(On .*?)\n\n", text, re.M | re.S)
+    jobs = {command: lines for command, *lines in (job.split("\n") for job in block.split("\n\n"))}
+    jobs.update(dict.fromkeys(re.findall(r"`(examples/[^`]*)`", others), ()))
+    return {
+        command: {
+            release: [line.split(": ", 1)[1] for line in lines if release in line.split(": ")[0]] or ["nothing"]
+            for release in re.findall(r"\d+\.\d+\.\d+", others)
+        }
+        for command, lines in jobs.items()
+    }
 
 
 LOGGED = logged()

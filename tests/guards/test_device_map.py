@@ -138,19 +138,19 @@ def test_devices_in_a_map_are_normalized(given, here, expected):
 
 
 def test_a_model_without_a_map_has_no_dispatch():
-    assert dispatch.find(Model(), "cuda:0") is None
-    assert dispatch.find(None, "cuda:0") is None
-    assert dispatch.find(Model({"a": Module(object())}), "cuda:0") is None  # a different kind of hook
+    assert dispatch.find_dispatch(Model(), "cuda:0") is None
+    assert dispatch.find_dispatch(None, "cuda:0") is None
+    assert dispatch.find_dispatch(Model({"a": Module(object())}), "cuda:0") is None  # a different kind of hook
 
 
 def test_a_few_outermost_modules_are_named_per_device():
-    result = dispatch.find(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
+    result = dispatch.find_dispatch(on(0, 0, 0, 0, 1, "cuda:10"), "cuda:0")
     assert result.describe().splitlines() == ["  cuda:0: b0, b1, b2 and 1 more", "  cuda:1: b4", "  cuda:10: b5"]
 
 
 def test_a_child_on_a_different_device_from_its_parent_is_named():
     model = Model({"a": Module(Hook(0)), "a.b": Module(Hook(1)), "a.b.c": Module(Hook(0))})
-    described = dispatch.find(model, "cuda:0").describe()
+    described = dispatch.find_dispatch(model, "cuda:0").describe()
     assert described.splitlines() == ["  cuda:0: a, a.b.c", "  cuda:1: a.b"]
 
 

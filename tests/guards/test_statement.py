@@ -1,12 +1,8 @@
 """Which differences between ranks are reported, and which are not."""
 
-import socket
-
 import pytest
 
-from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement, differences
-from tests.samples import prints, sample
 
 USUAL = {"dsfix": "0.1.0", "deepspeed": "0.14.2", "torch": "2.13.0"}
 
@@ -81,31 +77,3 @@ def test_the_digest_covers_outcomes_and_versions_but_not_reasons():
     assert digest != statement(a="applied").digest
     assert digest != statement(a="failed", versions={"torch": "2.3.1"}).digest
     assert Statement.from_json(statement(a="failed").to_json()).digest == statement(a="failed").digest
-
-
-class Store(dict):
-    """Like the store of a process group."""
-
-    def set(self, key, value):
-        self[key] = value.encode()
-
-    def add(self, key, count):
-        self[key] = self.get(key, 0) + count
-        return self[key]
-
-    def check(self, keys):
-        return self.keys() >= {*keys}
-
-
-def test_the_sample_in_the_docs(monkeypatch):
-    applied, store = {"frozen_parameters_decayed": "applied"}, Store()
-    why = {"frozen_parameters_decayed": "named in DSFIX_SKIP"}
-    statements = [statement(**applied)] * 6
-    statements[3] = statement(versions={"dsfix": "0.0.9"}, **applied)
-    statements[5] = statement(why, frozen_parameters_decayed="disabled")
-    for rank, each in enumerate(statements):
-        monkeypatch.setattr(socket, "gethostname", lambda rank=rank: f"node{rank // 2}")
-        rank_check.StatementStore(store, rank, 6).publish(each)
-    text = f"{rank_check.StatementStore(store, 0, 6).differences()}\n{rank_check._ADVICE}"
-    shown = sample("guards.md", "dsfix.guards.rank_check.RankError")
-    assert prints(f"dsfix.guards.rank_check.RankError: {text}", shown), text

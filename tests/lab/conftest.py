@@ -38,7 +38,7 @@ def answer(python):
 def emulated():
     """Builds the emulated device; skips if that is not possible."""
     from dsfix.lab.cuda.compiling import library
-    from dsfix.lab.errors import LabUnavailable
+    from dsfix.lab.distributions import LabUnavailable
 
     try:
         library()

@@ -1,4 +1,3 @@
-import importlib.util
 import os
 import platform
 import subprocess
@@ -7,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.lab import cuda
 from dsfix.lab.cuda import compiling
-from dsfix.lab.distributions import TorchBuild, torch_build
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, TorchBuild, torch_build
 from dsfix.settings import cache_directory
 
 BUILD = "from dsfix.lab.cuda.compiling import library; print(library())"
@@ -42,12 +39,6 @@ def supported():
         pytest.skip(str(error))
 
 
-def test_torch_is_missing(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LabUnavailable, match=r"^torch is not installed$"):
-        torch_build()
-
-
 def test_version_file_is_read_without_import(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError('imported')")
@@ -64,12 +55,6 @@ def test_unsupported_machine(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(LabUnavailable, match=r"^the emulated CUDA device requires Linux x86-64, this is Darwin arm64$"):
         compiling.supported_torch()
-
-
-def test_torch_is_imported_already(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", sys)
-    with pytest.raises(LabUnavailable, match="torch is already imported"):
-        cuda.load()
 
 
 @pytest.mark.usefixtures("cache", "supported")

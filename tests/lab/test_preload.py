@@ -7,7 +7,7 @@ import pytest
 
 from dsfix.lab.cuda.compiling import library
 from dsfix.lab.cuda.schedule import SCHEDULE
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.preload import ForkServer
 
 RANK = """

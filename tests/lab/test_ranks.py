@@ -1,13 +1,13 @@
 import os
-import select
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.ranks import launch
+from tests.processes import Fifo
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the rank launcher runs on Linux")
 
@@ -33,29 +33,6 @@ launch([sys.executable, "-c", *sys.argv[1:]], ranks=2, timeout=100)
 
 def rank(source):
     return [sys.executable, "-c", source]
-
-
-class Fifo:
-    """Shows when all its writers have started, and when all are dead."""
-
-    def __init__(self, path):
-        os.mkfifo(path)
-        self.path = str(path)
-        self.end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-
-    def read(self, count):
-        """`count` bytes, or fewer if all writers are dead."""
-        data = b""
-        while len(data) < count:
-            assert select.select([self.end], [], [], 30)[0], "writers neither write nor die"
-            chunk = os.read(self.end, 1)
-            if not chunk:
-                break
-            data += chunk
-        return data
-
-    def all_dead(self):
-        return bool(select.select([self.end], [], [], 30)[0]) and self.read(1) == b""
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ import torch
 from dsfix.process import effects
 
 told = []
-effects.follow(lambda: told.append("told"))
+effects.start_recording(lambda: told.append("told"))
 effects.log.rank = lambda: 1
 
 @torch.compile(backend="eager", fullgraph=True)

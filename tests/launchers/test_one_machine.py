@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_two_ranks(start, script, whole):
 
 def test_the_deepspeed_launcher(start, whole):
     """It imports DeepSpeed before any script, and 0.14.2 cannot be imported with this torch."""
-    release = Path(os.environ["DEEPSPEED_0_14_2"])
+    release = Path(sys.prefix, "deepspeed-0.14.2")
     paths = os.pathsep.join(filter(None, [str(release), os.environ.get("PYTHONPATH")]))
     variables = {"PYTHONPATH": paths, "LAUNCHER": str(release / "bin" / "deepspeed")}
     if whole:

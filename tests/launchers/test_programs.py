@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sys
 from pathlib import Path
 
@@ -12,13 +11,14 @@ import pytest
 import torch
 
 from dsfix.catalogue import registry
+from dsfix.lab.rank_variables import free_port
 
 PROGRAMS = Path(__file__).with_name("programs")
 
 
 def variables(release):
     """The variables with which this release is imported from its own directory."""
-    directory = Path(os.environ[f"DEEPSPEED_{release.replace('.', '_')}"])
+    directory = Path(sys.prefix, f"deepspeed-{release}")
     paths = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
     return {"PYTHONPATH": paths, "LAUNCHER": str(directory / "bin" / "deepspeed"), "LOCAL_SIZE": "2"}
 
@@ -99,10 +99,7 @@ def test_the_elastic_agent(start, tmp_path, whole):
 def saved(start, tmp_path_factory):
     """The directory of a checkpoint of 0.15.1, which is written without dsfix."""
     directory = tmp_path_factory.mktemp("checkpoint") / "saved"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = ("python", str(PROGRAMS / "save.py"), str(directory), port)
+    command = ("python", str(PROGRAMS / "save.py"), str(directory), str(free_port()))
     assert start(*command, with_dsfix=False, **variables("0.15.1")).status == 0
     return directory
 

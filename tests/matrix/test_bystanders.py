@@ -92,17 +92,6 @@ class TestSpace:
         assert all(space.possible(job.setting) for job in jobs)
         assert len({job.id for job in jobs}) == len(jobs)
 
-    def test_other_releases_have_the_first_pinned_job_of_each_scenario_and_one_more(self):
-        every = {job.id for job in space.jobs_of(space.FULL_RECORD)}
-        bound = {job.id for job in space.jobs() if space.bound(job.scenario)}
-        parts = [{job.id for job in space.jobs_of(each)} - bound for each in ("0.14.2", "0.19.8")]
-        assert all(part < every for part in parts)
-        assert parts[0] != parts[1]
-        for part in parts:
-            names = [job.scenario.name for job in space.jobs() if job.id in part]
-            assert set(names) == {name for name, each in scenario.load().items() if not space.bound(each)}
-            assert max(map(names.count, names)) == 2
-
     def test_a_sample_has_every_family_and_all_of_known_harm(self):
         every = space.samples(space.jobs_of(space.FULL_RECORD))
         sparse = space.sparse(every, 6)
@@ -111,12 +100,6 @@ class TestSpace:
         assert [job for job in sparse if job.scenario.family in space.FULL_RECORD_ONLY] == harmed
         assert len(sparse) < len(harmed) + len(every) / 5
         assert space.sparse(every, 1) == every
-
-    @pytest.mark.parametrize("release", sorted(space.PARTIAL_RECORDS))
-    def test_a_release_of_few_scenarios_has_all_their_jobs(self, release):
-        jobs = [job for job in space.jobs_of(release) if not space.bound(job.scenario)]
-        assert {job.scenario.name for job in jobs} == space.PARTIAL_RECORDS[release]
-        assert jobs == [job for job in space.jobs() if job.scenario.name in space.PARTIAL_RECORDS[release]]
 
     def test_a_script_that_works_around_a_bug_is_run_where_the_patch_applies(self):
         known = {record.release for record in records.load_all()}
@@ -131,10 +114,10 @@ class TestSpace:
         none = story(catalogue()[patch_id])["Workaround"].startswith("None")
         assert none is not bool(docs.worked_around(patch_id))
 
-    @pytest.mark.parametrize("factor", sorted({name for each in scenario.load().values() for name in each.only}))
-    def test_scenarios_restrict_known_factors_and_levels(self, factor):
+    def test_scenarios_restrict_known_factors_and_levels(self):
         for each in scenario.load().values():
-            assert set(each.only.get(factor, ())) <= set(space.FACTORS[factor]), each.name
+            for factor, levels in each.only.items():
+                assert set(levels) <= set(space.FACTORS[factor]), each.name
 
 
 SCRIPT = """
@@ -187,11 +170,9 @@ class TestFingerprint:
         ("old", "new"),
         [
             ("range(STEPS)", "range(STEPS, 4)"),
-            ("LIMIT, STEPS = 8, 3", "LIMIT, STEPS = 8, 4"),
             ("LIMIT, STEPS = 8, 3", "LIMIT, STEPS = 9, 3"),
             ("width - 1)", "width - 2)"),
             ("WIDTH: int = 16", "WIDTH: int = 17"),
-            ("other.train(job", "other.train(not job"),
         ],
     )
     def test_a_change_of_what_it_uses_changes_it(self, of, old, new):
@@ -239,10 +220,6 @@ class TestVerdict:
         found = judged(before, after)
         assert found.state is state
         assert why in found.why
-
-    def test_nan_equals_nan(self):
-        values = ("loss", float("nan"))
-        assert comparison.first_difference(seen(rank(values)), seen(rank(values))) == ""
 
     def test_less_accurate_is_worse_above_the_noise(self):
         assert judged(moved(RIGHT * 1.06), moved(RIGHT * 1.09), precision="bf16").state is State.WORSE
@@ -357,10 +334,6 @@ class TestMarks:
         # an expression; an if, an import and a call; an if and two returns of the helper; a return of the shared code
         assert hits.statements == {"some": 1 + 3 + 3 + 1}
 
-    def test_an_expression_stays_an_expression(self, marked):
-        assert eval(marked.PATCH.changes[0].code, {"a": 5, "b": 3}) == 2
-        assert len(hits.run["some"]) == 1
-
     @pytest.mark.parametrize(("value", "numbers"), [(0, 1), (1, 5), (2, 6)])
     def test_only_what_runs_is_marked(self, marked, value, numbers):
         code = "def f(c):\n" + textwrap.indent(marked.PATCH.changes[1].code, "    ") + "\n    return c"
@@ -428,12 +401,6 @@ class TestRunning:
     def directory(self, tmp_path, records_in):
         records_in(records, tmp_path)
 
-    def test_a_run_is_recorded_and_current(self, job):
-        records.save(in_all(job))
-        loaded = records.load("1.0")
-        assert loaded.current(job).found == SAME
-        assert records.share(loaded, EMPTY) == (2, 3)
-
     def test_renumbered_statements_are_not_mixed_with_the_recorded_ones(self, job):
         other = Run("", SAME, {EMPTY: "40"})
         record = in_all(job, jobs={"other": other}, statements={EMPTY: 7})
@@ -483,10 +450,6 @@ class TestRunning:
         record, _ = alone(job)
         assert record.jobs[job.id].one[EMPTY] == Verdict(State.RIGHT, "DeepSpeed cannot be imported without it")
 
-    def test_a_patch_whose_lines_are_no_longer_run(self, job):
-        record, _ = alone(job, with_dsfix=moved(RIGHT, **{**APPLIES, "run": {}}))
-        assert (record.jobs[job.id].run, record.jobs[job.id].one) == ({}, {})
-
     @pytest.mark.parametrize(("proved", "left"), [({}, True), ({EMPTY: "another"}, False)])
     def test_recorded_lines_of_other_jobs_are_dropped_if_the_patch_has_changed(self, job, proved, left):
         record, _ = alone(job, "other", proved=proved)
@@ -517,6 +480,10 @@ class TestPage:
         [fault] = docs.faults([record])
         assert "zero12_empty_parameter has changed" in fault
 
+    def test_only_worse_fails_a_run(self, job):
+        assert docs.worse(a_record(job, Verdict(State.OTHER, "x"))) == []
+        assert docs.worse(a_record(job, Verdict(State.WORSE, "x"))) == [f"1.0: {job.id}: x"]
+
     def test_a_patch_whose_verdicts_are_lost_is_named(self, job):
         ran = {EMPTY: "1"}
         record = a_record(job, SAME, **ran)
@@ -538,10 +505,6 @@ class TestPage:
         one = Explanation("why", "Because.", ["usual"], levels={"stage": ["3"]})
         monkeypatch.setattr(explanations, "EXPLANATIONS", (one,))
         assert list(docs.faults([a_record(job, SAME)])) == ["explanation why explains nothing"]
-
-    def test_only_worse_fails_a_run(self, job):
-        assert docs.worse(a_record(job, Verdict(State.OTHER, "x"))) == []
-        assert docs.worse(a_record(job, Verdict(State.WORSE, "x"))) == [f"1.0: {job.id}: x"]
 
     def test_a_patch_that_no_job_runs_is_a_gap(self, job):
         assert "Gaps: no job runs a line of zero12_empty_parameter." in docs.render([a_record(job, SAME)])

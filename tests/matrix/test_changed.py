@@ -9,7 +9,7 @@ from matrix.bystanders.scenario import Scenario
 from matrix.bystanders.space import Job
 from matrix.bystanders.trials import NONE, PLAIN, JobResult
 from matrix.changed import command, functions, marks
-from matrix.changed.functions import MODULE, Change
+from matrix.changed.functions import MODULE
 
 OLD = '''
 """Docstring."""
@@ -59,18 +59,10 @@ def changes(tmp_path, old, new):
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ("# comment", "# another", {}),
         ('"""Docstring."""', '"""Another."""', {}),
-        ("import os", "import sys", {}),
         ("LIMIT = 3", "LIMIT = 4", {MODULE: ("changed", ["LIMIT = 4"])}),
         ("        x += 1\n", "        x += 2\n", {"outer": ("changed", ["x += 2"])}),
-        (
-            "    if x:\n        x += 1\n",
-            "    if x:\n        pass\n    x += 1\n",
-            {"outer": ("changed", ["pass", "x += 1"])},
-        ),
         ("    if x:\n        x += 1\n", "", {"outer": ("changed", ["try:"])}),
-        ("return 5", "return 6", {"outer.inner": ("changed", ["return 6"])}),
         ("def outer(x)", "def outer(x=1)", {"outer": ("changed", ["def outer(x=1):  # comment"])}),
         ("        pass\n", "        self.x = other\n", {"Both.value": ("changed", ["self.x = other"])}),
         (
@@ -83,19 +75,6 @@ def changes(tmp_path, old, new):
 def test_what_changed(tmp_path, before, after, expected):
     assert before in OLD
     assert changes(tmp_path, OLD, OLD.replace(before, after)) == expected
-
-
-def test_a_new_and_a_removed_file(tmp_path):
-    old, new = (tmp_path / each / "deepspeed" for each in ("old", "new"))
-    for package in (old, new):
-        package.mkdir(parents=True)
-    (old / "gone.py").write_text("def f():\n    pass\n")
-    (new / "here.py").write_text("def g():\n    pass\n")
-    found = functions.between(tmp_path / "old", tmp_path / "new")
-    assert [(each.path, each.name, each.how) for each in found] == [
-        ("deepspeed/gone.py", "f", "removed"),
-        ("deepspeed/here.py", "g", "added"),
-    ]
 
 
 def test_marks_record_what_runs_and_change_nothing(monkeypatch):
@@ -121,22 +100,6 @@ def test_code_that_is_compiled_for_a_device_has_no_marks():
     assert marks.ast.unparse(marks.marked(text, "file.py", [2, 3])) == text.decode().strip()
 
 
-def test_few_jobs_that_reach_everything_are_chosen_and_counted():
-    reached = {"a": {("f", 1), ("f", 2)}, "b": {("f", 2), ("f", 3), ("f", 4)}, "c": {("f", 4)}, "d": set()}
-    assert list(command.covering(reached)) == ["b", "a"]
-    found = [
-        Change("f", "one", "changed", 1, frozenset({2, 3, 5})),
-        Change("f", "other", "added", 8, frozenset({9})),
-        Change("f", "old", "removed"),
-    ]
-    assert list(command.listed(found, reached)) == [
-        "f",
-        "  changed one: 2 jobs, 2 of 3 statements",
-        "  added other: no jobs, 0 of 1 statements",
-        "  removed old",
-    ]
-
-
 class Trials:
     def __init__(self, *runs, plain=None):
         self.runs, self.plain = list(runs), plain
@@ -160,7 +123,6 @@ def seen(ended="", **notes):
             seen(loss=2.0, padding=9.0),
             "worse, up to 1.0e+00 at loss",
         ),
-        (seen(loss=2.0), seen(loss=1.0), seen(loss=1.0), "right, up to 5.0e-01 at loss"),
         (seen("Error: x"), seen(loss=1.0), seen(loss=1.0), "right, Error: x -> no exception"),
         (seen(loss=1.0), seen(loss=2.0), seen(loss=1.0), ""),  # the marks changed it, or nothing repeats it
     ],

@@ -1,58 +1,21 @@
-"""`python -m matrix gpu`: what is run in which order, what is written, and what is recorded."""
+"""`python -m matrix gpu`: what is recorded, and collectives of ranks that share a device."""
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from dsfix.catalogue.registry import catalogue
 from dsfix.lab.cuda import compiling
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.ranks import fresh_command, launch
 from matrix import fingerprints, proofs
-from matrix.gpu import choice, results
-from matrix.gpu.session import Item, Session
+from matrix.gpu import results
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 VERSIONS = {"torch": "2.11.0+cu130", "numpy": "2.5.2", "python": "3.12.3"}
 ENTRY = catalogue()["zero3_offload_clip_device"]  # on a GPU; 0.14.1 and 0.14.2
-WIDE = catalogue()["bf16_gradients_unreduced"]  # on a GPU; 0.12.0 to 0.13.2
-ON_CPU = next(entry for entry in catalogue().values() if entry.patch.device == "cpu")
-
-
-def test_cells_come_in_order_of_value_and_only_of_patches_that_use_a_gpu():
-    found = choice.cells([ON_CPU, WIDE], ["0.12.0", "0.12.6", "0.13.1", "0.13.2", "0.14.4", "0.19.8"], VERSIONS)
-    assert [entry.id for entry, _ in found] == [WIDE.id] * 5
-    assert [release for _, release in found] == ["0.13.2", "0.12.0", "0.19.8", "0.13.1", "0.12.6"]
-
-
-def item(run, name="a"):
-    return Item("cell", name, "0.19.8", run)
-
-
-def written(path):
-    found = json.loads(path.read_text())
-    return found
-
-
-def test_a_second_run_continues_where_the_first_ended(tmp_path):
-    out, ran = tmp_path / "result.json", []
-
-    def ends_with(state):
-        return lambda: ran.append(state) or {"state": state, "why": ""}
-
-    def todo(last):
-        return [item(ends_with("fixed")), item(ends_with(last), "b")]
-
-    facts = {"machine": {"gpus": 1}}
-    Session(out, facts, todo("failed"), time.monotonic() + 60).run(1)
-    Session(out, facts, todo("wrong"), time.monotonic() + 60).run(1)
-    assert ran == ["fixed", "failed", "wrong"]
-    assert [row["state"] for row in written(out)["items"]] == ["fixed", "wrong"]
-    Session(out, {"machine": {"gpus": 2}}, todo("wrong"), time.monotonic() + 60).run(1)
-    assert ran == ["fixed", "failed", "wrong", "fixed", "wrong"]
 
 
 def result(path, emulated=False, digest=""):
@@ -67,41 +30,33 @@ def result(path, emulated=False, digest=""):
         "earlier": None,
     }
     row = {"kind": "cell", "name": ENTRY.id, "release": "0.14.2", "state": "fixed", "why": "w", "cell": cell}
-    not_run = {"kind": "cell", "name": ENTRY.id, "release": "0.13.0", "state": "not run", "why": "w"}
     failed = {"kind": "audit", "name": "ZeRO 3", "release": "0.19.8", "state": "failed", "why": "the reason"}
     current = fingerprints.of(ENTRY)
-    machine = {"emulated": emulated, "device": "NVIDIA H100", "driver": "580", "versions": VERSIONS}
     data = {
-        "machine": machine,
+        "machine": {"emulated": emulated, "device": "NVIDIA H100", "driver": "580", "versions": VERSIONS},
         "fingerprints": {ENTRY.id: [digest or current.declaration, current.reproduction]},
         "seconds": 400.0,
-        "items": [row, not_run, failed],
+        "items": [row, failed],
     }
     path.write_text(json.dumps(data))
-    return path
+    return results.load(path)
 
 
-def test_the_cells_are_a_column_of_the_record(tmp_path):
-    found = results.load(result(tmp_path / "result.json"))
+@pytest.mark.parametrize("digest", ["", "before"])
+def test_the_cells_are_a_column_of_the_record(tmp_path, digest):
+    """Marked, if the patch has changed since."""
+    found = result(tmp_path / "result.json", digest=digest)
     assert results.record(found, tmp_path / "proofs") == 1
-    cells = proofs.load(ENTRY, tmp_path / "proofs").cells
-    assert list(cells) == ["torch-2.11.0 on NVIDIA H100"]
-    [(release, cell)] = cells["torch-2.11.0 on NVIDIA H100"].items()
-    assert (release, proofs.judge(ENTRY.patch, cell)[0], cell.earlier) == ("0.14.2", proofs.State.FIXED, None)
-    assert "cell: 1 fixed, 1 not run" in found.lines
     assert "ZeRO 3 on deepspeed 0.19.8: failed: the reason" in found.lines
-
-
-def test_cells_of_a_patch_that_has_changed_since_are_marked(tmp_path):
-    results.record(results.load(result(tmp_path / "result.json", digest="before")), tmp_path / "proofs")
-    cell = proofs.load(ENTRY, tmp_path / "proofs").cell("torch-2.11.0 on NVIDIA H100", "0.14.2")
-    assert cell is not None
-    assert cell.earlier is not None
-    assert cell.earlier.declaration == "before"
+    cells = proofs.load(ENTRY, tmp_path / "proofs").cells
+    [(release, cell)] = cells.pop("torch-2.11.0 on NVIDIA H100").items()
+    assert cells == {}
+    assert (release, proofs.judge(ENTRY.patch, cell)[0]) == ("0.14.2", proofs.State.FIXED)
+    assert (cell.earlier.declaration if cell.earlier else "") == digest
 
 
 def test_the_emulated_device_is_not_recorded(tmp_path):
-    found = results.load(result(tmp_path / "result.json", emulated=True))
+    found = result(tmp_path / "result.json", emulated=True)
     assert (found.column, results.record(found, tmp_path / "proofs")) == ("", 0)
     assert not (tmp_path / "proofs").exists()
 

@@ -92,20 +92,6 @@ def test_what_is_cached_needs_no_index(index, package_index, monkeypatch):
     assert sdists.Index(cache=index.cache).sources("0.14.2") == root
 
 
-def test_an_index_that_is_not_available(no_index, tmp_path):
-    with pytest.raises(sdists.Unavailable, match="the package index is not available: no connection"):
-        sdists.Index(cache=tmp_path).sources("0.14.2")
-
-
-def test_facts(index, package_index):
-    package_index.offer("0.14.2")
-    assert index.facts("0.14.2") == sdists.EnvironmentFacts(
-        released="2023-11-14",  # the archive's date, because this index has no upload time
-        requires={"numpy": "", "torch": ">=2.0.0", "pydantic": ">=2.0.0"},
-        pythons=("3.9", "3.10"),
-    )
-
-
 def test_the_index_is_the_one_that_pip_uses(tmp_path, monkeypatch):
     configuration = tmp_path / "pip.conf"
     configuration.write_text("[global]\nindex-url = https://pip.example/simple\n")
@@ -115,18 +101,3 @@ def test_the_index_is_the_one_that_pip_uses(tmp_path, monkeypatch):
     assert sdists.index_url() == "https://pip.example/simple"
     monkeypatch.setenv("PIP_INDEX_URL", "https://environment.example/simple")
     assert sdists.index_url() == "https://environment.example/simple"
-
-
-def test_two_processes_that_fetch_the_same_release_do_not_disturb_each_other(index, package_index, monkeypatch):
-    package_index.offer("0.14.2")
-    other = sdists.Index(cache=index.cache)
-    unpack = sdists._unpack
-
-    def overtaken(archive, directory):
-        monkeypatch.setattr(sdists, "_unpack", unpack)
-        other.sources("0.14.2")
-        unpack(archive, directory)
-
-    monkeypatch.setattr(sdists, "_unpack", overtaken)
-    assert (index.sources("0.14.2") / "deepspeed" / "__init__.py").exists()
-    assert cached(index) == ["0.14.2"]

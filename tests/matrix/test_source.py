@@ -63,10 +63,6 @@ CASES = {
         "affects={'deepspeed': '>=0.0,<0.1'}",
         ["on 0.0.0, inside its range, it is already-fixed", HIDDEN.format("0.0.0", "inside", "already-fixed")],
     ),
-    "range_ends_too_late": (
-        "affects={'deepspeed': '>=0.0.1,<0.2'}, fixed_in='0.2.0'",
-        ["on 0.1.0, inside its range, it is already-fixed", HIDDEN.format("0.1.0", "inside", "already-fixed")],
-    ),
     "range_ends_too_early": (
         "affects={'deepspeed': '>=0.0.1,<0.0.2'}, fixed_in='0.0.2'",
         [
@@ -82,7 +78,6 @@ CASES = {
         "changes=(Edit(STEP, after='scale = self.limit', code='scale *= 0.0'),), fixed=()",
         ["on 0.1.0, which fixed it, with its number hidden, it is not-affected"],
     ),
-    "fixed_in_is_late": ("fixed_in='0.2.0'", ["fixed_in is 0.2.0, but the first release after its range is 0.1.0"]),
     "fixed_in_is_not_given": ("fixed_in=None", ["fixed_in is None, but the first release after its range is 0.1.0"]),
     "continues_nowhere": (
         "fixed_in=None, continued_by='continues_nowhere'",
@@ -190,13 +185,6 @@ def test_each_wrong_claim_is_one_sentence(lines, patch_id):
     for each in expected:
         assert sum(line.startswith(each) for line in mine) == 1, mine
     assert len(mine) == len(expected), mine
-
-
-def test_claims_that_hold(proof):
-    done = proof("--patch", "right", "right_everywhere", "right_for_another_torch")
-    assert "patches: 3, releases: 5, cells: 15, mismatches: 0" in done.stdout
-    assert "0.0.1, 0.0.2" in done.stdout
-    assert done.returncode == 0, done.stderr
 
 
 def test_what_was_proven_is_kept_for_the_jobs(proof, tmp_path):

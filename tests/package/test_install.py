@@ -3,26 +3,20 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.processes import ended
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def run(*command, cwd, **environment):
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**env, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return ended(command, cwd, {**env, **environment})
 
 
 def succeed(*command, cwd, **environment):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.stand_in_release import STAGE3
+from tests.stand_ins import STAGE3
 
 PATCH = "zero3_offload_clip_device"
 SCALING = "        self.fp32_partitioned_groups_flat[sub_group_id].grad.mul_(1. / combined_scale)\n"

@@ -1,7 +1,6 @@
 """`check` predicts what the installed DeepSpeed does with a config."""
 
 import json
-import socket
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from packaging.version import Version
 
 from dsfix.check import checking, extract, keys
 from dsfix.check.arguments import checked
+from dsfix.lab.rank_variables import free_port
 from dsfix.rules import Level
 from dsfix.versions import module_file
 from tests.config_words import config_of
@@ -117,10 +117,8 @@ def outcomes(run_program, import_patches, release, tmp_path_factory):
 
 def rank():
     """Returns the environment of a job's only rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    return {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
 
 def batch(product):

@@ -55,7 +55,7 @@ def test_facts_from_torch(found):
     packages = found["environment"]["packages"]
     assert packages["torch_probe"]["stopped"] == ""
     assert packages["torch_probe"]["errors"] == {}
-    result = packages["torch_probe"]["facts"]["collect_env"]["torch_version"]  # the index's metadata has no "+cu130"
+    result = packages["torch_probe"]["facts"]["import"]["version"]  # the index's metadata has no "+cu130"
     assert result.partition("+")[0] == packages["versions"]["torch"].partition("+")[0]
 
 

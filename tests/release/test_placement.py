@@ -118,7 +118,7 @@ def test_case(scenes, case):
 
 
 def test_two_ranks_log_everything_once(environment):
-    command = [sys.executable, str(PROGRAMS / "placement_ranks.py")]
+    command = [sys.executable, str(PROGRAMS / "placement.py"), "ranks"]
     first, second = launch(command, ranks=2, timeout=240, env=environment)
     if "CannotTell" in first.stderr:
         pytest.skip(first.stderr.splitlines()[-1])

@@ -1,12 +1,15 @@
-"""The syntax of the file, and accelerate's config file."""
+"""The syntax of the file, templates, and accelerate's config file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Match, error, fits, note, warning
+from ...rules import Match, all_in_range, error, note, warning
 from ..accelerate import PLACES
-from ..facts import Facts
+from ..facts import Facts, name_of
+from ..placeholders import takes_text
+
+FOR_PLACEHOLDERS = ("template", "placeholder_in_text")
 
 
 @error("remove one of them", "run: 0.12.0 to 0.19.8: Duplicate keys in DeepSpeed config")
@@ -78,9 +81,32 @@ def accelerate_zero3(facts: Facts) -> Iterator[Match]:
         return
     if accelerate.block.get("zero3_init_flag") is False:
         what = "false: accelerate's GatheredParameters gathers nothing"
-        if not fits({"accelerate": ">=1.0"}, facts.versions):
+        if not all_in_range({"accelerate": ">=1.0"}, facts.versions):
             what += "; before accelerate 1.0 each process also loads the whole model before it is partitioned"
         yield Match("deepspeed_config.zero3_init_flag", what)
     if accelerate.file is None and not accelerate.block.get("zero3_save_16bit_model"):
         what = "not set: accelerator.get_state_dict raises a ValueError, Trainer saves partitioned weights only"
         yield Match("deepspeed_config.zero3_save_16bit_model", what)
+
+
+def _listed(facts: Facts) -> str:
+    return ", ".join(f"{name_of(path)} ({text})" for path, text in facts.placeholders.items())
+
+
+def _rejects(facts: Facts) -> bool:
+    return any(not takes_text(path, facts.known.keys) for path in facts.placeholders)
+
+
+@error(
+    "fill them in, and check the result",
+    "run: 0.12.0 to 0.19.8: for a number a string is rejected, for a boolean rejected or taken for true",
+)
+def template(facts: Facts) -> Iterator[Match]:
+    if facts.placeholders and _rejects(facts):
+        yield Match("", f"this is a template: fill in the placeholders in {_listed(facts)}")
+
+
+@warning("fill them in", "the source of 0.12.0 to 0.19.8: nothing is replaced in a config")
+def placeholder_in_text(facts: Facts) -> Iterator[Match]:
+    if facts.placeholders and not _rejects(facts):
+        yield Match("", f"placeholders, which DeepSpeed would use as values: {_listed(facts)}")

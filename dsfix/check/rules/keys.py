@@ -85,7 +85,7 @@ def _unread_paths(facts: Facts) -> Iterator[Path]:
         known = above.closed or _near(path, above) or facts.elsewhere(path)
         if len(path) > 1 and path[0] not in _WHOLLY_KNOWN:
             continue
-        if not known and not any(results.where == name_of(path) for results in misplaced_key.find(facts)):
+        if not known and not any(match.where == name_of(path) for match in misplaced_key.find(facts)):
             yield path
 
 

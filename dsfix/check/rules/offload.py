@@ -1,4 +1,4 @@
-"""offload_optimizer and offload_param."""
+"""offload_optimizer and offload_param, and other keys that require ZeRO, or stage 3 of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
+from ...job import AUTO
 from ...rules import Match, error, warning
 from ..facts import Facts
 
 _PARTS = ("offload_optimizer", "offload_param")
+_FLAGS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
 _STATES = 16  # bytes per parameter with offload_optimizer: fp32 weight, gradient and two moments
 _WEIGHTS = 2  # bytes per parameter that offload_param adds
 
@@ -78,3 +80,30 @@ def weights_not_gathered(facts: Facts) -> Iterator[Match]:
     old = "stage3_gather_fp16_weights_on_model_save"
     if facts.stage == 3 and facts.arguments.get("save_16bit") and not any(zero.get(name) for name in (*names, old)):
         yield Match(f"zero_optimization.{names[0]}", "not set: save_16bit_model saves no 16-bit weights")
+
+
+@warning(
+    "set stage 3, or remove the key", "run: 0.14.2 to 0.19.8 with stages 1 and 2: accepted, the same optimizer is built"
+)
+def needs_stage_3(facts: Facts) -> Iterator[Match]:
+    stage = facts.stage
+    if stage is None or stage >= 3:
+        return
+    zero = facts.block("zero_optimization")
+    no_effect = f"requires stage 3, has no effect with stage {stage}"
+    if facts.device("offload_param") not in ("none", AUTO):
+        yield Match("zero_optimization.offload_param", no_effect)
+    if isinstance(zero.get("zero_hpz_partition_size"), int) and zero["zero_hpz_partition_size"] > 1:
+        yield Match("zero_optimization.zero_hpz_partition_size", no_effect)
+    for name in _FLAGS:
+        if zero.get(name) is True:
+            yield Match(f"zero_optimization.{name}", no_effect)
+    if stage and facts.device("offload_optimizer") == "nvme":
+        what = f"offloading to nvme requires stage 3, this is stage {stage}"
+        yield Match("zero_optimization.offload_optimizer.device", what)
+
+
+@warning("set stage 1, 2 or 3, or remove the block", "the source of 0.12.0 to 0.19.8")
+def offload_without_zero(facts: Facts) -> Iterator[Match]:
+    if facts.stage == 0 and facts.device("offload_optimizer") not in ("none", AUTO):
+        yield Match("zero_optimization.offload_optimizer", "has no effect with stage 0: offloading requires ZeRO")

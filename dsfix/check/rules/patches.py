@@ -10,7 +10,7 @@ from ...catalogue import registry
 from ...catalogue.registry import Entry
 from ...job import AUTO, Job
 from ...patch import Severity
-from ...rules import Level, Match, Rule, fits, note
+from ...rules import Level, Match, Rule, all_in_range, note
 from ..facts import Facts
 
 _PRECISIONS = ("fp16", "bf16")
@@ -92,7 +92,7 @@ def bugs_with_auto(facts: Facts) -> Iterator[Match]:
     bugs: dict[str, list[str]] = {}
     for entry in registry.catalogue().values():
         meets = entry.patch.config
-        if meets is None or not fits(entry.patch.affects, facts.versions) or not meets(facts.job):
+        if meets is None or not all_in_range(entry.patch.affects, facts.versions) or not meets(facts.job):
             continue
         if not _in_any(meets, facts.job):
             bugs.setdefault(_needs(meets, facts.job), []).append(entry.id)
@@ -115,7 +115,7 @@ def bugs_beyond_the_config(facts: Facts) -> Iterator[Match]:
         affects = {name: releases for name, releases in patch.affects.items() if facts.versions.get(name)}
         anywhere = patch.config is None and patch.default and patch.severity in _SEVERITIES and entry.area in _AREAS
         needed = [_NEEDED[word] for word in entry.id.split("_") if word in _NEEDED]
-        if anywhere and fits(affects, facts.versions) and all(each(facts) for each in needed):
+        if anywhere and all_in_range(affects, facts.versions) and all(each(facts) for each in needed):
             bugs[patch.severity.value].append(entry.id)
     shown = "; ".join(f"{severity}: {', '.join(ids)}" for severity, ids in bugs.items() if ids)
     if shown:

@@ -1,13 +1,14 @@
-"""Bugs of single releases that the config shows, that no patch fixes, and that a newer release does not have."""
+"""Bugs of single releases that the config shows and no patch fixes, and keys whose default differs between releases."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Mapping
 
+from packaging.version import Version
+
 from ...job import AUTO
-from ...rules import Match, error, fits, note, warning
+from ...rules import Match, all_in_range, error, note, warning
 from ..facts import Facts, is_number
 
 # releases, ZeRO stages (none: all), what DeepCompile does there
@@ -44,7 +45,7 @@ def deepcompile_bugs(facts: Facts) -> Iterator[Match]:
     effects = [
         what
         for releases, stages, what in _DEEPCOMPILE
-        if fits({"deepspeed": releases}, facts.versions) and (not stages or facts.stage in stages)
+        if all_in_range({"deepspeed": releases}, facts.versions) and (not stages or facts.stage in stages)
     ]
     if effects:
         yield Match("compile.deepcompile", f"DeepCompile in this release: {'; '.join(effects)}")
@@ -126,7 +127,7 @@ def immediate_grad_update(facts: Facts) -> Iterator[Match]:
     for name in ("bf16", "bfloat16"):
         if facts.on("bf16") and facts.stage in (0, 1) and facts.block(name).get("immediate_grad_update") is True:
             what = "gradients in bf16 stay in memory until the next backward pass"
-            if fits({"deepspeed": "==0.14.1"}, facts.versions):
+            if all_in_range({"deepspeed": "==0.14.1"}, facts.versions):
                 what = "the backward pass fails: 'Tensor' object has no attribute '_zero'"
             yield Match(f"{name}.immediate_grad_update", f"without ZeRO, or in ZeRO-1 with fp32 accumulation, {what}")
 
@@ -159,7 +160,7 @@ def muon_in_zero3(facts: Facts) -> Iterator[Match]:
     if is_number(facts.accumulation) and facts.accumulation > 1:
         what = "Muon in ZeRO-3 updates its momentum with each micro-batch, not with their sum"
         yield Match("gradient_accumulation_steps", what)
-    if fits({"deepspeed": "<0.19.7"}, facts.versions):
+    if all_in_range({"deepspeed": "<0.19.7"}, facts.versions):
         what = "if the model is created under zero.Init, as by transformers, Adam trains all weights instead of Muon"
         yield Match("optimizer.type", what)
 
@@ -273,7 +274,7 @@ def loss_scale_window_zero(facts: Facts) -> Iterator[Match]:
     fp16 = facts.block("fp16")
     value = fp16.get("loss_scale_window")
     if facts.on("fp16") and not fp16.get("loss_scale") and is_number(value) and int(value) == 0:
-        newer = fits({"deepspeed": ">=0.19.3"}, facts.versions)
+        newer = all_in_range({"deepspeed": ">=0.19.3"}, facts.versions)
         effect = "DeepSpeed rejects it" if newer else "the job ends with a ZeroDivisionError after a few steps"
         yield Match("fp16.loss_scale_window", f"must be positive, got {value}: {effect}")
 
@@ -288,7 +289,7 @@ def loss_scale_window_zero(facts: Facts) -> Iterator[Match]:
 def breakdown_not_printed(facts: Facts) -> Iterator[Match]:
     silent = {"memory_breakdown": ">=0.17.6,<0.18.3", "wall_clock_breakdown": "==0.17.6"}
     for name, releases in silent.items():
-        if facts.get(name) is True and fits({"deepspeed": releases}, facts.versions):
+        if facts.get(name) is True and all_in_range({"deepspeed": releases}, facts.versions):
             yield Match(name, "prints nothing: the log shows warnings only")
 
 
@@ -296,7 +297,7 @@ def breakdown_not_printed(facts: Facts) -> Iterator[Match]:
 def flops_not_counted(facts: Facts) -> Iterator[Match]:
     if facts.get("flops_profiler", "enabled") is True:
         what = "counts scaled_dot_product_attention and the operator @ as 0"
-        if fits({"deepspeed": "<0.12.4"}, facts.versions):
+        if all_in_range({"deepspeed": "<0.12.4"}, facts.versions):
             what += ", and underestimates the latency of nested containers"
         yield Match("flops_profiler.enabled", what)
 
@@ -405,11 +406,124 @@ def elastic_batch_above_maximum(facts: Facts) -> Iterator[Match]:
     sizes, largest = elastic.get("micro_batch_sizes"), elastic.get("max_train_batch_size")
     if elastic.get("enabled") is not True or not isinstance(largest, int) or not isinstance(sizes, list):
         return
-    multiple = functools.reduce(_multiple, sizes, 1) if all(isinstance(siz, int) and siz > 0 for siz in sizes) else 0
+    multiple = math.lcm(*sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else 0
     if multiple > largest:
         what = f"{largest}, but DeepSpeed may choose {multiple}, the least common multiple of the micro_batch_sizes"
         yield Match("elasticity.max_train_batch_size", what)
 
 
-def _multiple(one: int, other: int) -> int:
-    return one * other // math.gcd(one, other)
+@error(
+    "upgrade to DeepSpeed 0.13.2 or later, or remove the key",
+    "#4851",
+    "#4906",
+    "#4862",
+    "run: the audit on two ranks: from step 2 on, gradients differ from PyTorch's on 0.13.1, not on 0.13.2",
+    affects={"deepspeed": "<0.13.2"},
+)
+def hpz_backward_on_old_weights(facts: Facts) -> Iterator[Match]:
+    size = facts.get("zero_optimization", "zero_hpz_partition_size", default=1)
+    if facts.stage == 3 and isinstance(size, int) and size > 1:
+        yield Match(
+            "zero_optimization.zero_hpz_partition_size",
+            "through 0.13.1 the backward pass uses the weights of a previous step; 0.12 also fails with ValueError: "
+            "Group rank is not part of group, with torch releases since 2024",
+        )
+
+
+def _zenflow(facts: Facts) -> bool:
+    """Whether ZenFlow steps a model in ZeRO-1 or 2."""
+    on = isinstance(facts.get("zero_optimization", "zenflow"), Mapping)
+    return on and facts.stage in (1, 2) and facts.device("offload_optimizer") == "cpu"
+
+
+@error(
+    "upgrade to DeepSpeed 0.19.2 or later, or remove zenflow",
+    "#7771",
+    "run: 0.18.3",
+    "the source of 0.18.2, 0.19.1 and 0.19.2",
+    affects={"deepspeed": ">=0.18.3,<0.19.2"},
+)
+def zenflow_never_selects(facts: Facts) -> Iterator[Match]:
+    if _zenflow(facts):
+        what = (
+            "its count of micro-batches stays at -1: gradients are never selected, and the first update divides by zero"
+        )
+        yield Match("zero_optimization.zenflow", f"{what}: the weights become nan")
+
+
+@error(
+    "remove the key; ZenFlow always uses AdamW",
+    "run: 0.19.8",
+    "the source of 0.19.0 and 0.19.1",
+    affects={"deepspeed": ">=0.19.1"},
+)
+def zenflow_optimizer_keys(facts: Facts) -> Iterator[Match]:
+    if _zenflow(facts) and facts.optimizer in ("adam", "adamw") and "optimizer" not in facts.arguments:
+        for key in ("torch_adam", "adam_w_mode"):
+            if key in facts.block("optimizer", "params"):
+                what = "ZenFlow passes it to torch.optim.AdamW, which raises a TypeError"
+                yield Match(f"optimizer.params.{key}", what)
+
+
+@note(
+    "upgrade to DeepSpeed 0.18.9 or later, or use one parameter group and no scheduler",
+    "#7906",
+    "the source of 0.18.8",
+    affects={"deepspeed": ">=0.18.0,<0.18.9"},
+)
+def super_offload_settings(facts: Facts) -> Iterator[Match]:
+    if facts.stage == 3 and facts.get("zero_optimization", "offload_optimizer", "super_offload") is True:
+        what = "weights updated on the CPU keep the initial learning rate; schedulers do not reach them"
+        where = "zero_optimization.offload_optimizer.super_offload"
+        yield Match(where, f"{what}. All parameter groups are merged into one, with the first group's settings")
+
+
+@note('set it; "auto" uses max_grad_norm from transformers\' arguments', "#8068", "run: 0.19.2 and 0.19.3")
+def gradient_clipping_default(facts: Facts) -> Iterator[Match]:
+    new = facts.release >= Version("0.19.3")
+    if facts.get("gradient_clipping") is None and not facts.may_only_infer:
+        what = f"not set: the default is {1.0 if new else 0.0} here (0.0 through 0.19.2, 1.0 since 0.19.3)"
+        yield Match("gradient_clipping", what)
+
+
+@note("set it to true or false", "#8035", affects={"deepspeed": ">=0.17.1"})
+def bf16_overflow_default(facts: Facts) -> Iterator[Match]:
+    if facts.on("bf16") and facts.plain and facts.get("bf16", "check_grad_overflow") is None:
+        what = "not set: steps with inf or nan gradients are skipped since 0.19.3, and applied through 0.19.2"
+        yield Match("bf16.check_grad_overflow", what)
+
+
+def _has_own_bf16_optimizer(facts: Facts) -> bool:
+    """Whether BF16_Optimizer is used for bf16: without ZeRO, or with fp32 accumulation in ZeRO-1."""
+    in_fp32 = facts.get("data_types", "grad_accum_dtype") in ("fp32", "float32")
+    return facts.stage == 0 or (facts.stage == 1 and in_fp32)
+
+
+@note(
+    "upgrade to DeepSpeed 0.19.3 or later, or stop at the first loss or gradient norm that is not finite",
+    "#6976",
+    "run: infinite_loss_in_bf16 on 0.13.1 to 0.16.0",
+    affects={"deepspeed": "<0.17.1"},
+)
+def bf16_unchecked_gradients(facts: Facts) -> Iterator[Match]:
+    # BF16_Optimizer refuses such a step
+    if facts.on("bf16") and facts.plain and facts.stage in (1, 2, 3) and not _has_own_bf16_optimizer(facts):
+        what = (
+            "steps with inf or nan gradients are applied, and the weights stay nan; later releases can skip such "
+            "steps: bf16.check_grad_overflow"
+        )
+        yield Match("bf16.enabled", what)
+
+
+@note(
+    "use_reentrant=False for gradient checkpointing, or a different release of DeepSpeed",
+    "run: a layer that two checkpointed parts use, on 0.16.4 to 0.17.1",
+    affects={"deepspeed": ">=0.16.5,<0.17.1"},
+)
+def bf16_checkpointed_twice(facts: Facts) -> Iterator[Match]:
+    if facts.on("bf16") and facts.plain and _has_own_bf16_optimizer(facts):
+        what = (
+            "if reentrantly checkpointed parts share a layer (applied twice, or tied embeddings), its gradients are "
+            "counted more than once"
+        )
+        yield Match("bf16.enabled", what)

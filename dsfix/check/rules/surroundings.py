@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...rules import Match, error, fits, warning
+from ...rules import Match, all_in_range, error, warning
 from ..facts import Facts
 
 CASTS_BUFFERS = {"deepspeed": "<0.19.2"}  # since then only zero.Init does
@@ -103,7 +103,7 @@ def float8_cast(facts: Facts) -> Iterator[Match]:
     affects={"deepspeed": "<0.19.8"},
 )
 def fp32_buffers_cast(facts: Facts) -> Iterator[Match]:
-    whole = fits(CASTS_BUFFERS, facts.versions)
+    whole = all_in_range(CASTS_BUFFERS, facts.versions)
     for name in ("bf16", "fp16"):
         if facts.on(name) and facts.arguments.get("fp32_buffers") is True and (whole or facts.stage == 3):
             what = f"buffers that the model keeps in fp32 are cast to {name}"

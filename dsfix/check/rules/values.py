@@ -98,7 +98,6 @@ def block_wanted(facts: Facts) -> Iterator[Match]:
 
 
 def _shown(value: object) -> str:
-    """Returns the value as JSON, truncated."""
     return textwrap.shorten(json.dumps(value, default=str), 40, placeholder=" …")
 
 

@@ -43,7 +43,8 @@ def page(facts: EnvironmentFacts) -> Iterator[tuple[str, str]]:
             f"InfiniBand {', '.join(facts.infiniband)}" if facts.infiniband else "",
         ),
     )
-    yield "nvcc", f"{tools.nvcc} ({tools.cuda_home})" if tools.nvcc else f"not found ({_home(tools.cuda_home)})"
+    home = f"CUDA_HOME: {tools.cuda_home}" if tools.cuda_home else "no CUDA_HOME"
+    yield "nvcc", f"{tools.nvcc} ({tools.cuda_home})" if tools.nvcc else f"not found ({home})"
     yield "compiler", f"{tools.compiler} {tools.compiler_version}".strip() or "not found"
     yield (
         "tools",
@@ -106,7 +107,7 @@ def _torch(facts: EnvironmentFacts) -> str:
         version or "unknown version",
         f"built for CUDA {torch.cuda}" if torch.cuda else f"built for ROCm {torch.hip}" if torch.hip else "CPU only",
         f"{_gpus(devices)} visible" if devices is not None and (torch.cuda or torch.hip) else "",
-        f"cuDNN {probe.fact('collect_env', 'cudnn_version')}" if probe.fact("collect_env", "cudnn_version") else "",
+        f"cuDNN {probe.fact('cuda', 'cudnn')}" if probe.fact("cuda", "cudnn") else "",
         "cannot be imported" if probe.failed else "",
     )
 
@@ -150,10 +151,6 @@ def _extensions(facts: EnvironmentFacts) -> str:
         f"locked: {', '.join(locked)}" if locked else "",
         f"{_size(extensions.disk.free)} free" if extensions.disk else "",
     )
-
-
-def _home(path: str) -> str:
-    return f"CUDA_HOME: {path}" if path else "no CUDA_HOME"
 
 
 def _gpus(number: int) -> str:

@@ -20,11 +20,7 @@ class Unwritable(Exception):
 
 
 def unified_diff(edits: Sequence[Edit]) -> str:
-    """The diff of all edited files; edits at the same place keep the given order.
-
-    Raises:
-        Unwritable: an anchor shares its line with other statements.
-    """
+    """The diff of all edited files; edits at the same place keep the given order. Raises Unwritable."""
     diffs = []
     for module in dict.fromkeys(edit.module for edit in edits):
         path, *texts = edited([(edit, edit.code_with_imports) for edit in edits if edit.module == module])
@@ -41,11 +37,8 @@ def _difference(name: str, before: str, after: str) -> str:
 
 
 def edited(edits: Iterable[tuple[Edit, str]]) -> tuple[str, str, str]:
-    """The file that all of these edits are in, its text before, and after them with this code.
-
-    Raises:
-        Unwritable: an anchor shares its line with other statements. Refused: an anchor is missing.
-    """
+    """The file that all of these edits are in, its text before, and after them with this code. Raises Unwritable
+    or ChangeRefused."""
     placed = []
     for edit, code in edits:
         block, places = judge.places(edit)

@@ -7,13 +7,13 @@ from itertools import groupby
 from typing import Any
 
 from ... import survey
-from ...explain.fixes import PatchFix, fixes
+from ...explain.fixes import fixes
 from ...explain.mentions import Versions
 from ...explain.problems import Problem, examined_from
 from ...explain.ranking import FindingRole, RankedFinding
 from ...explain.recognise import LogFile, LogReading
 from ...explain.signature import Role
-from ...outcome import some
+from ...outcome import shortened_list
 from . import output
 
 _HEADINGS = {
@@ -39,12 +39,12 @@ _SOURCES = 8  # ranks to list
 
 
 def print_findings(reading: LogReading, findings: Sequence[RankedFinding]) -> None:
-    print(f"here: {survey.heading()}")
+    print(f"here: {survey.versions_line()}")
     if named := reading.versions.described():
         print(f"in the log: {named}")
-    for standing, group in groupby(findings, key=lambda each: each.standing):
-        heading = _HEADINGS[standing]
-        if standing is FindingRole.FOLLOW_UP and findings[0].standing is FindingRole.FOLLOW_UP:
+    for role, group in groupby(findings, key=lambda each: each.role):
+        heading = _HEADINGS[role]
+        if role is FindingRole.FOLLOW_UP and findings[0].role is FindingRole.FOLLOW_UP:
             heading = _UNSEEN_CAUSE
         print(f"\n{heading}")
         for each in group:
@@ -53,36 +53,26 @@ def print_findings(reading: LogReading, findings: Sequence[RankedFinding]) -> No
 
 
 def _print(finding: RankedFinding, reading: LogReading) -> None:
-    problem = finding.found.problem
+    problem = finding.recognised.problem
     print(f"  {problem.id}: {problem.title}" if problem else f"  {_UNKNOWN}")
     rows = [("seen", _seen(finding, reading.files)), ("", output.printable(finding.first.text.strip()))]
-    if finding.found.where:
-        rows.append(("where", output.printable(finding.found.where)))
+    if finding.recognised.where:
+        rows.append(("where", output.printable(finding.recognised.where)))
     if problem:
-        rows += _about(problem, finding.found.patches, reading.versions)
+        rows += _about(problem, finding.recognised.patches, reading.versions)
     output.print_rows(rows, 10, "    ")
 
 
 def _about(problem: Problem, patches: Collection[str], named: Versions) -> list[tuple[str, str]]:
+    everywhere = problem.everywhere or "deepspeed" in named.as_dict()
+    hides = " (this removes the message, not its cause)" if problem.role is Role.FOLLOW_UP else ""
     return [
         ("what", problem.what),
-        (_release_note(problem, named), _ranges(problem.affects)),
-        *(("dsfix", _fix(fix, problem)) for fix in fixes(patches, named.alternatives())),
+        ("releases" if everywhere else "only if", _ranges(problem.affects)),
+        *(("dsfix", fix.sentence() + hides) for fix in fixes(patches, named.alternatives())),
         ("else" if patches else "remedy", problem.remedy),
         *(("see", link) for link in problem.evidence[:_LINKS]),
     ]
-
-
-def _fix(fix: PatchFix, problem: Problem) -> str:
-    return (
-        f"{fix.sentence()} (this removes the message, not its cause)"
-        if problem.role is Role.FOLLOW_UP
-        else fix.sentence()
-    )
-
-
-def _release_note(problem: Problem, named: Versions) -> str:
-    return "releases" if problem.everywhere or "deepspeed" in named.as_dict() else "only if"
 
 
 def _ranges(affects: Iterable[Mapping[str, str]]) -> str:
@@ -93,17 +83,17 @@ def _ranges(affects: Iterable[Mapping[str, str]]) -> str:
 
 
 def _seen(finding: RankedFinding, files: Sequence[LogFile]) -> str:
-    results, first = finding.found, finding.first
-    times = "once" if results.count == 1 else f"{results.count} times"
-    sources = sorted(results.sources, key=lambda name: (not name.isdecimal(), len(name), name))
+    recognised, first = finding.recognised, finding.first
+    times = "once" if recognised.count == 1 else f"{recognised.count} times"
+    sources = sorted(recognised.sources, key=lambda name: (not name.isdecimal(), len(name), name))
     where = ""
     if sources:
-        named = some(sources, _SOURCES)
+        named = shortened_list(sources, _SOURCES)
         kind = "rank" if all(name.isdecimal() for name in sources) else "process"
         plural = "" if len(sources) == 1 else "s" if kind == "rank" else "es"
         where = f" on {kind}{plural} {named}"
-    elif len(results.first) > 1:
-        where = f" in {len(results.first)} files"
+    elif len(recognised.first) > 1:
+        where = f" in {len(recognised.first)} files"
     return f"{times}{where}, first in {_shown(files[first.file])}, line {first.line}:"
 
 
@@ -140,13 +130,17 @@ def as_json(reading: LogReading, findings: Sequence[RankedFinding]) -> dict[str,
 
 
 def _json(finding: RankedFinding, reading: LogReading) -> dict[str, Any]:
-    results, problem, first = finding.found, finding.found.problem, finding.first
+    recognised, problem, first = finding.recognised, finding.recognised.problem, finding.first
     return {
-        **(_problem(problem, results.patches, reading.versions) if problem else dict(_OF_UNKNOWN, what=results.where)),
-        "standing": finding.standing.value,
-        "count": results.count,
-        "processes": sorted(results.sources),
-        "files": len(results.first),
+        **(
+            _problem(problem, recognised.patches, reading.versions)
+            if problem
+            else dict(_OF_UNKNOWN, what=recognised.where)
+        ),
+        "role": finding.role.value,
+        "count": recognised.count,
+        "processes": sorted(recognised.sources),
+        "files": len(recognised.first),
         "first": {"file": reading.files[first.file].name, "line": first.line, "text": first.text},
     }
 

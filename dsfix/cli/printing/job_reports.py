@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...outcome import STAYS_OUT, Outcome, some
+from ...outcome import BUG_ABSENT, Outcome, shortened_list
 from ..exits import OK, TROUBLE, CommandError
 from . import output
 
@@ -64,7 +64,7 @@ class Group:
 
     @property
     def named(self) -> str:
-        return some(map(str, sorted(self.processes, key=lambda process: (process.rank, process))), _NAMED)
+        return shortened_list(map(str, sorted(self.processes, key=lambda process: (process.rank, process))), _NAMED)
 
 
 @dataclass
@@ -148,29 +148,28 @@ def _print(job: MergedReports, everything: bool) -> None:
     for text, group in sorted(job.versions.items(), key=lambda item: item[0] != usual):
         print(text if text == usual else f"but {text}: {group.named}")
     rows = [
-        (patch_id, outcome.value, str(group.ranks), str(len(group.processes)), _why(group, outlier))
+        (
+            patch_id,
+            outcome.value,
+            str(group.ranks),
+            str(len(group.processes)),
+            "\n".join(filter(None, (group.reason, group.effect_summary, group.named if outlier else ""))),
+        )
         for patch_id, outcome, group, outlier in _rows(job)
         if everything or _listed(job.patches[patch_id])
     ]
     if rows:
         output.print_table(("patch", "state", "ranks", "processes", "why"), rows)
-    if not everything and (rest := output.count_summary(_unlisted(job))):
+    unlisted = [outcome for states in job.patches.values() if not _listed(states) for outcome in states]
+    if not everything and (rest := output.count_summary(unlisted)):
         print(f"{rest}: `python -m dsfix list --job DIR --verbose` shows them.")
     if job.skipped:
-        print(f"{some(job.skipped, _NAMED)}: not a dsfix report, skipped")
+        print(f"{shortened_list(job.skipped, _NAMED)}: not a dsfix report, skipped")
 
 
 def _listed(states: Mapping[Outcome, Group]) -> bool:
     """Whether a patch has an effect on some rank, is in trouble, or differs between processes."""
     return len(states) > 1 or any(state in _LISTED or state.trouble for state in states)
-
-
-def _unlisted(job: MergedReports) -> list[Outcome]:
-    return [outcome for states in job.patches.values() if not _listed(states) for outcome in states]
-
-
-def _why(group: Group, outlier: bool) -> str:
-    return "\n".join([*filter(None, (group.reason, group.effect_summary)), *([group.named] if outlier else [])])
 
 
 def _reason(row: Mapping[str, Any]) -> str:
@@ -195,7 +194,7 @@ def _rows(job: MergedReports) -> list[tuple[str, Outcome, Group, bool]]:
         troubled, unlike = any(outcome.trouble for outcome in states), len(states) > 1
         for outcome, group in sorted(states.items(), key=lambda item: -len(item[1].processes)):
             outlier = outcome not in (usual, Outcome.PENDING)
-            place = (not troubled, not unlike, outcome in STAYS_OUT and not unlike, not group.effects, patch_id)
+            place = (not troubled, not unlike, outcome in BUG_ABSENT and not unlike, not group.effects, patch_id)
             rows.append((place, (patch_id, outcome, group, outlier)))
     return [row for _, row in sorted(rows, key=lambda row: row[0])]
 

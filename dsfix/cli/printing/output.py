@@ -1,16 +1,18 @@
 """Printing: JSON, tables, rows and lines, as wide as the terminal.
 
-Without a terminal text is wrapped at 120 columns, which logs and issues show unbroken, and a line of `print_lines` is
+Without a terminal text is wrapped at 120 columns, which logs and issues show unbroken, and a line of `print_grouped` is
 whole, so that `grep` finds all of it; $COLUMNS sets a different width.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -53,7 +55,7 @@ def print_rows(rows: Iterable[tuple[str, str]], column: int, indent: str = "") -
             print(line)
 
 
-def print_lines(rows: Sequence[tuple[str, str, str]]) -> None:
+def print_grouped(rows: Sequence[tuple[str, str, str]]) -> None:
     """Prints (group, name, text) as a line each, cut at the terminal's edge, the groups below their headings."""
     edge = width() if sys.stdout.isatty() or "COLUMNS" in os.environ else None
     column = min(max((len(name) for _, name, _ in rows), default=0), width() // 3)
@@ -100,3 +102,31 @@ def count_summary(outcomes: Iterable[Outcome]) -> str:
     """ "52 not affected, 3 disabled"."""
     every = list(outcomes)
     return ", ".join(f"{every.count(each)} {each.value.replace('-', ' ')}" for each in Outcome if each in every)
+
+
+class Progress:
+    """Progress on standard error: one line per finished step, on a terminal also the step under way.
+
+    `start` names the current step of `steps`, None if their number is unknown; `done` reports its result and counts
+    steps as finished, with the time that is left if they are `alike`."""
+
+    def __init__(self, steps: int | None, alike: bool = False) -> None:
+        self._of, self._finished, self._what = "" if steps is None else f"/{steps}", 0, ""
+        self._steps, self._began = steps if steps and alike else 0, time.monotonic()
+
+    def start(self, what: str) -> None:
+        self._what = what
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._print(f"[{self._finished + 1}{self._of}] {what} ...", "\r")
+
+    def done(self, result: str, steps: int = 1) -> None:
+        self._finished += steps
+        if self._finished < self._steps:
+            seconds = (time.monotonic() - self._began) * (self._steps / self._finished - 1)
+            result += f", about {f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} minutes'} left"
+        self._print(f"[{self._finished}{self._of}] {self._what}: {result}", "\n")
+
+    def _print(self, text: str, end: str) -> None:
+        if sys.stderr is not None:  # None: closed by the caller
+            with contextlib.suppress(OSError, ValueError):  # the reader is gone
+                print(text, end=end, file=sys.stderr, flush=True)

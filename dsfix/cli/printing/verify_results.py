@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ... import survey
 from ...catalogue import registry
 from ...engine.verdict import Verdict
-from ...outcome import STAYS_OUT, Outcome
+from ...outcome import BUG_ABSENT, Outcome
 from . import output
 
 if TYPE_CHECKING:
     from ...lab.reproduction import Sighting
 
-_NOT_APPLIED = (*STAYS_OUT, Outcome.UNPROVEN)
+_NOT_APPLIED = (*BUG_ABSENT, Outcome.UNPROVEN)
 _NO_ANSWER = ("error", "timeout")
 _TAIL_LINES = 5
 
@@ -79,7 +79,6 @@ class VerifiedPatch:
 
     @property
     def runs(self) -> list[tuple[str, Sighting]]:
-        """The runs that were made, each with its name."""
         return [(name, run) for name, run in (("without", self.without), ("with", self.patched)) if run]
 
 
@@ -87,7 +86,7 @@ def as_json(rows: list[VerifiedPatch], not_run: list[Outcome], interrupted: bool
     return {
         "distributions": survey.distributions(),
         "interrupted": interrupted,
-        "left_out": {outcome.value: not_run.count(outcome) for outcome in STAYS_OUT},
+        "left_out": {outcome.value: not_run.count(outcome) for outcome in BUG_ABSENT},
         "patches": [
             {
                 "id": row.entry.id,
@@ -104,9 +103,9 @@ def as_json(rows: list[VerifiedPatch], not_run: list[Outcome], interrupted: bool
     }
 
 
-def print_rows(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | None) -> None:
+def print_results(rows: list[VerifiedPatch], not_run: list[Outcome], planned: int | None) -> None:
     """`planned`: the number of patches to run if the command was interrupted, else None."""
-    print(survey.heading())
+    print(survey.versions_line())
     if rows:
         output.print_table(("patch", "here", "result"), [(row.entry.id, row.word, _seen(row)) for row in rows])
     for row in rows:

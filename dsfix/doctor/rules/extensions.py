@@ -48,14 +48,6 @@ def lock_on_network_disk(facts: EnvironmentFacts) -> Iterator[Match]:
             )
 
 
-@note("nothing to do: jobs that need this op wait until it is compiled", "pytorch/pytorch#189245")
-def op_being_compiled(facts: EnvironmentFacts) -> Iterator[Match]:
-    for build in _locks(facts):
-        if build.holders:
-            processes = ", ".join(map(str, build.holders))
-            yield Match(_lock(build), f"{build.op} is being compiled by process {processes}")
-
-
 def _lock(build: Build) -> str:
     return os.path.join(build.path, "lock")
 

@@ -1,4 +1,4 @@
-"""Rules about the NVIDIA driver and GPUs, and whether torch can use them."""
+"""Rules about the NVIDIA driver and GPUs, whether torch can use them, and WSL."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def cuda_unavailable(facts: EnvironmentFacts) -> Iterator[Match]:
     probe = facts.packages.torch_probe
     if not (facts.packages.torch.cuda and facts.accelerators.gpus) or list(driver_too_old.find(facts)):
         return
-    if probe.fact("cuda", "available") is False and _seen(facts):
+    shown = visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0]
+    if probe.fact("cuda", "available") is False and shown:
         warning = str(probe.fact("cuda", "warning") or "")
         yield Match(_WHERE, f"torch cannot use the GPUs: {warning or 'torch.cuda.is_available() is False'}")
     elif "cuda" in probe.errors:
@@ -126,12 +127,12 @@ def gpus_hidden(facts: EnvironmentFacts) -> Iterator[Match]:
 @warning("use only GPUs that `nvidia-smi -L` lists", _VARIABLES)
 def visible_device_unknown(facts: EnvironmentFacts) -> Iterator[Match]:
     value = facts.variables.get("CUDA_VISIBLE_DEVICES")
-    seen, stopped_at = visible(value, facts.accelerators.gpus)
+    shown, stopped_at = visible(value, facts.accelerators.gpus)
     if facts.accelerators.gpus and stopped_at and value is not None and value.strip() not in ("", "-1"):
         yield Match(
             "CUDA_VISIBLE_DEVICES",
             f"CUDA_VISIBLE_DEVICES={value} names {stopped_at}, but there are {len(facts.accelerators.gpus)} GPUs: "
-            f"CUDA ignores the rest of the list and shows {len(seen)}",
+            f"CUDA ignores the rest of the list and shows {len(shown)}",
         )
 
 
@@ -163,10 +164,6 @@ def gpu_memory_taken(facts: EnvironmentFacts) -> Iterator[Match]:
 def launch_blocking(facts: EnvironmentFacts) -> Iterator[Match]:
     if facts.variables.get("CUDA_LAUNCH_BLOCKING") == "1":
         yield Match("CUDA_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING=1: each kernel launch blocks, which slows training")
-
-
-def _seen(facts: EnvironmentFacts) -> bool:
-    return bool(visible(facts.variables.get("CUDA_VISIBLE_DEVICES"), facts.accelerators.gpus)[0])
 
 
 def _major(version: str) -> int:
@@ -214,3 +211,26 @@ def gpus_detached_from_container(facts: EnvironmentFacts) -> Iterator[Match]:
 )
 def gpu_lost(facts: EnvironmentFacts) -> Iterator[Match]:
     return _complains(facts, _NONE)
+
+
+@error(
+    "convert the distribution in Windows: `wsl --set-version NAME 2`",
+    "https://docs.nvidia.com/cuda/archive/12.2.2/wsl-user-guide/index.html",
+)
+def wsl1_has_no_gpu(facts: EnvironmentFacts) -> Iterator[Match]:
+    if facts.platform.wsl == 1:
+        yield Match("platform", "this is WSL 1, which does not support GPUs")
+
+
+@note(
+    'set "pin_memory": false in offload_optimizer and offload_param, or give WSL more memory in .wslconfig',
+    "#2977",
+    "microsoft/WSL#8447",
+)
+def wsl2_pinned_memory(facts: EnvironmentFacts) -> Iterator[Match]:
+    if facts.platform.wsl == 2 and facts.accelerators.present:
+        yield Match(
+            "platform",
+            "this is WSL 2, which limits pinned memory: offload with pin_memory fails with "
+            "`CUDA error: out of memory` although memory is free",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...outcome import some
+from ...outcome import shortened_list
 from ...rules import Match, error, warning
 from ..facts import EnvironmentFacts
 
@@ -92,7 +92,9 @@ def ops_built_with_another_torch(facts: EnvironmentFacts) -> Iterator[Match]:
     deepspeed, torch = facts.packages.deepspeed, facts.versions.get("torch")
     built = deepspeed.built_with.get("version", "")
     if deepspeed.prebuilt and torch and built not in ("", "0.0") and built != ".".join(torch.split(".")[:2]):
-        what = f"the ops {some(deepspeed.prebuilt, 4)} were built with torch {built}, but {torch} is installed"
+        what = (
+            f"the ops {shortened_list(deepspeed.prebuilt, 4)} were built with torch {built}, but {torch} is installed"
+        )
         yield Match("deepspeed", what)
 
 
@@ -101,7 +103,7 @@ def ops_built_with_another_cuda(facts: EnvironmentFacts) -> Iterator[Match]:
     deepspeed, cuda = facts.packages.deepspeed, ".".join(facts.packages.torch.cuda.split(".")[:2])
     built = deepspeed.built_with.get("cuda_version", "")
     if deepspeed.prebuilt and cuda and built not in ("", "0.0") and built != cuda:
-        ops = some(deepspeed.prebuilt, 4)
+        ops = shortened_list(deepspeed.prebuilt, 4)
         yield Match("deepspeed", f"the ops {ops} were built with CUDA {built}, but torch was built for CUDA {cuda}")
 
 
@@ -111,6 +113,6 @@ def built_ops_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     if missing:
         yield Match(
             "deepspeed",
-            f"the ops {some(missing, 4)} are recorded as built, but their files for Python {facts.platform.python} are "
-            "missing",
+            f"the ops {shortened_list(missing, 4)} are recorded as built, but their files for Python "
+            f"{facts.platform.python} are missing",
         )

@@ -13,11 +13,6 @@ from ..facts import EnvironmentFacts
 _WHERE = "compiling ops"
 
 
-def _needed(facts: EnvironmentFacts) -> bool:
-    """Returns whether ops are compiled here, which requires DeepSpeed."""
-    return facts.deepspeed_usable
-
-
 @error(
     'install setuptools (`pip install "setuptools<80"` if pkg_resources is missing)',
     "flashinfer-ai/flashinfer#319",
@@ -31,7 +26,7 @@ def cpp_extension_broken(facts: EnvironmentFacts) -> Iterator[Match]:
 
 @warning("`pip install ninja`, and put the environment's bin directory on PATH", "#1687")
 def ninja_missing(facts: EnvironmentFacts) -> Iterator[Match]:
-    if _needed(facts) and not facts.toolchain.ninja:
+    if facts.deepspeed_usable and not facts.toolchain.ninja:
         installed = facts.versions.get("ninja")
         why = f": ninja {installed} is installed, but its directory is not on PATH" if installed else ""
         yield Match(_WHERE, f"`ninja --version` fails{why}; compiling ops fails with `Ninja is required`")
@@ -39,7 +34,7 @@ def ninja_missing(facts: EnvironmentFacts) -> Iterator[Match]:
 
 @warning("install g++ (Debian, Ubuntu: `apt install g++`), or set CXX", "#3410")
 def compiler_missing(facts: EnvironmentFacts) -> Iterator[Match]:
-    if _needed(facts) and not facts.toolchain.compiler_version:
+    if facts.deepspeed_usable and not facts.toolchain.compiler_version:
         yield Match(_WHERE, f"no working C++ compiler (CXX, else c++): {_complaint(facts, 'c++')}")
 
 
@@ -52,7 +47,7 @@ def _complaint(facts: EnvironmentFacts, program: str) -> str:
 
 @warning("install them (Debian, Ubuntu: `apt install python3-dev`)", "#3223")
 def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Match]:
-    if _needed(facts) and not facts.toolchain.python_headers:
+    if facts.deepspeed_usable and not facts.toolchain.python_headers:
         yield Match(_WHERE, f"the headers of Python {facts.platform.python} (Python.h) are not installed")
 
 
@@ -62,7 +57,8 @@ def python_headers_missing(facts: EnvironmentFacts) -> Iterator[Match]:
     patches=("op_probe_breaks_import",),
 )
 def cuda_toolkit_missing(facts: EnvironmentFacts) -> Iterator[Match]:
-    if not (_needed(facts) and facts.packages.torch.cuda and facts.accelerators.present) or facts.toolchain.nvcc:
+    needed = facts.deepspeed_usable and facts.packages.torch.cuda and facts.accelerators.present
+    if facts.toolchain.nvcc or not needed:
         return
     home = facts.toolchain.cuda_home
     what = f"CUDA_HOME is {home}, which has no working bin/nvcc" if home else "no CUDA toolkit found"
@@ -120,5 +116,5 @@ def numactl_missing(facts: EnvironmentFacts) -> Iterator[Match]:
         facts.accelerators.present or facts.accelerators.others
     )
     sized = re.fullmatch(r"[1-9]\d*", facts.variables.get("LOCAL_SIZE", ""))
-    if _needed(facts) and on_cpu and not sized and not facts.toolchain.numactl:
+    if facts.deepspeed_usable and on_cpu and not sized and not facts.toolchain.numactl:
         yield Match("numactl", "on the CPU, this DeepSpeed counts devices with numactl, which is not installed")

@@ -18,8 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dsfix.lab.distributions import TorchBuild, torch_build
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, TorchBuild, torch_build
 from dsfix.settings import cache_directory
 
 LIBRARY = "emulated_cuda"

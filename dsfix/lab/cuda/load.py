@@ -10,8 +10,7 @@ from types import ModuleType
 
 from dsfix.lab.cuda.compiling import LIBRARY, library
 from dsfix.lab.cuda.schedule import Schedule, of_environment
-from dsfix.lab.distributions import hide_triton, torch_build
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable, hide_triton, torch_build
 
 _loaded: list[ModuleType] = []
 _followed: list[Schedule] = []
@@ -65,9 +64,9 @@ def load(devices: int = 8) -> None:
     if not 1 <= devices <= native.MAX_DEVICES:
         raise LabUnavailable(f"devices must be between 1 and {native.MAX_DEVICES}, got {devices}")
     native.set_device_count(devices)
-    from dsfix.lab.cuda import device, legacy_tensors, selftest, statistics, streams
+    from dsfix.lab.cuda import device, selftest, statistics, streams
 
-    for module in (device, statistics, streams, legacy_tensors):
+    for module in (device, statistics, streams):
         module.install(native)
     fault = selftest.fault()
     if fault:

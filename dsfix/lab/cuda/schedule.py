@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dsfix.lab.errors import LabUnavailable
+from dsfix.lab.distributions import LabUnavailable
 
 SCHEDULE = "DSFIX_LAB_SCHEDULE"
 NAMES = ("early", "late", "ahead", "random")

@@ -66,8 +66,8 @@ class Case:
     @property
     def changes(self) -> list[dict[str, str]]:
         entries = self.together or (self.entry,)
-        results = [change for entry in entries for change in declared(entry.patch)]
-        return list({describe.place(**each): each for each in results}.values())
+        every = [change for entry in entries for change in declared(entry.patch)]
+        return list({describe.place(**change): change for change in every}.values())
 
     @property
     def edits(self) -> list[Edit]:
@@ -75,7 +75,6 @@ class Case:
 
     @property
     def evidence(self) -> list[str]:
-        """The modules that contain the evidence."""
         return list(dict.fromkeys(each.module for each in (*self.patch.present, *self.patch.fixed)))
 
     @property
@@ -108,7 +107,6 @@ class Case:
         return ContractBroken(f"{self.id} on DeepSpeed {self.release}: {what}")
 
     def expect(self, holds: object, what: str) -> None:
-        """Raises ContractBroken unless it holds."""
         if not holds:
             raise self.broken(what)
 
@@ -148,8 +146,8 @@ class Case:
 
     def look(self, copy: Path | None = None, **environment: str) -> dict[str, Any]:
         """What is in effect after importing dsfix and then all modules."""
-        (results,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
-        return dict(results)
+        (observed,) = self.run(["load", "dsfix", *self.modules], ["look"], copy=copy, **environment)
+        return dict(observed)
 
     def copied(self, changed: Mapping[str, str]) -> Path:
         """A copy of `root` in which these modules have the given text; packages from elsewhere are copied into it."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import os
 import subprocess
-import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,84 +16,54 @@ from typing import Any
 from packaging.version import Version
 
 from dsfix.lab.accelerator import INTEL, LAST_WITH_INTEL
+from dsfix.lab.distributions import gpu_likely
+from dsfix.lab.preload import ForkServer
+from dsfix.lab.ranks import fresh_command
 
-# what DeepSpeed imports from other packages: imported once
-_PRELOADED = (
-    *("torch", "numpy", "pydantic", "hjson", "psutil", "tqdm", "cpuinfo", "setuptools", "sympy", "einops", "msgpack"),
-    *("torch._dynamo", "torch.utils.cpp_extension"),
-)
-_AGENT = "torch.distributed.elastic.agent.server.api"  # contains targets of patches
-
-_SERVER = Path(__file__).with_name("contract_process") / "server.py"
+# what DeepSpeed imports from other packages, besides torch
+_PRELOADED = ("numpy", "pydantic", "hjson", "psutil", "tqdm", "cpuinfo", "setuptools", "sympy", "einops", "msgpack")
+_TIMEOUT = 600  # seconds
+_MODULE = "contract_process.steps"  # imported by this name, because importing it as part of dsfix imports dsfix first
 
 _numbers = itertools.count(1)
 
 
-class Server:
-    """A process that has imported `preloaded` and forks a child per request; started with the first request."""
+@dataclass(frozen=True)
+class Starter:
+    """Starts processes in which `loaded` is imported already."""
 
-    def __init__(self, environment: Mapping[str, str], directory: Path, preloaded: Sequence[str] = ()) -> None:
-        self._log = directory / "server.log"
-        self._environment, self._preloaded = dict(environment), tuple(preloaded)
+    command: tuple[str, ...]
+    loaded: frozenset[str] = frozenset()
 
-    @functools.cached_property
-    def _process(self) -> subprocess.Popen[str]:
-        with self._log.open("w", encoding="utf-8") as log:
-            return subprocess.Popen(
-                [sys.executable, str(_SERVER), *self._preloaded],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment,
-                cwd=self._log.parent,
-                text=True,
-            )
-
-    @functools.cached_property
-    def loaded(self) -> frozenset[str]:
-        """The modules imported when its processes start."""
-        (names,) = self.run({"changes": [], "provided": [], "steps": [["loaded"]]}, [], {})
-        return frozenset(names)
-
-    def run(
-        self, arguments: Mapping[str, Any], path: Sequence[Path], environment: Mapping[str, str], timeout: int = 180
-    ) -> list[Any]:
+    def run(self, arguments: Mapping[str, Any], path: Sequence[Path], environment: Mapping[str, str]) -> list[Any]:
         """The result of steps.run for `arguments`; fails the test if the process did not finish."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {
-            "arguments": arguments,
-            "path": [str(each) for each in path],
-            "environment": dict(environment),
-            "timeout": timeout,
-        }
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, f"the server has ended:\n{self._log.read_text(encoding='utf-8')[-4000:]}"
-        answer = json.loads(line)
-        assert "result" in answer, answer["error"]
-        result: list[Any] = answer["result"]
-        return result
-
-    def close(self) -> None:
-        if "_process" not in vars(self):
-            return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
+        with tempfile.TemporaryDirectory(prefix="contract-") as directory:
+            request, result = Path(directory, "request"), Path(directory, "result")
+            request.write_text(json.dumps(arguments), encoding="utf-8")
+            paths = [Path(__file__).parent, *path, *filter(None, [os.environ.get("PYTHONPATH")])]
+            done = subprocess.run(
+                [*self.command, str(request), str(result)],
+                env={**_environment(), **environment, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+            )
+            assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"[-4000:]
+            answer: list[Any] = json.loads(result.read_text(encoding="utf-8"))
+        return answer
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Servers ordered from most to no preloaded modules; `scratch` is a directory for copies."""
+    """Starters ordered from most to no preloaded modules; `scratch` is a directory for copies."""
 
-    servers: tuple[Server, ...]
+    starters: tuple[Starter, ...]
     scratch: Path
 
-    def without(self, modules: Iterable[str]) -> Server:
-        """The first server that has imported none of these."""
-        return next((server for server in self.servers if server.loaded.isdisjoint(modules)), self.servers[-1])
+    def without(self, modules: Iterable[str]) -> Starter:
+        """The first starter that has imported none of these."""
+        return next(starter for starter in self.starters if starter.loaded.isdisjoint(modules))
 
     def directory(self) -> Path:
         return self.scratch / str(next(_numbers))
@@ -112,18 +81,15 @@ class Machine:
 
 @contextlib.contextmanager
 def started(directory: Path) -> Iterator[Machine]:
-    """A machine in `directory` until the context ends; a server starts with its first request."""
-    servers = []
-    for name, preloaded in {"warm": (*_PRELOADED, _AGENT), "without_agent": _PRELOADED, "cold": ()}.items():
-        (directory / name).mkdir(parents=True)
-        servers.append(Server(_environment(), directory / name, preloaded))
-    scratch = directory / "copies"
-    scratch.mkdir()
-    try:
-        yield Machine(tuple(servers), scratch)
-    finally:
-        for server in servers:
-            server.close()
+    """A machine in `directory` until the context ends. With a GPU each process is a fresh one."""
+    fresh = Starter(fresh_command(_MODULE))
+    if gpu_likely():
+        yield Machine((fresh,), directory)
+        return
+    script = directory / "preload.py"
+    script.write_text("".join(f"try: import {name}\nexcept ImportError: pass\n" for name in _PRELOADED))
+    with ForkServer("cpu", script) as server:
+        yield Machine((Starter(server.command(_MODULE), server.modules), fresh), directory)
 
 
 def _environment() -> dict[str, str]:

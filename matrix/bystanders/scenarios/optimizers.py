@@ -341,7 +341,7 @@ _PARAMS = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.01}
 
 
 def _plain(job: Job) -> Any:
-    from dsfix.audit import muon
+    from matrix.bystanders import muon
 
     class Muon(job.torch.optim.Optimizer):  # type: ignore[name-defined,misc]
         def step(self, closure: Any = None) -> None:

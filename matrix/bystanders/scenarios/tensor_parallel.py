@@ -190,3 +190,27 @@ def sharded_mpt_by_weights(job: Job) -> None:
     from dsfix.patches.tensor_parallel import _autotp as autotp
 
     _passed_by_names(job, autotp.noting_mpt(from_weights=True))
+
+
+@scenario("AutoTP training on patch embeddings, which the script makes contiguous", release="0.18.9")
+@settings(works_around=("autotp_noncontiguous_gradients",), pinned=[{}], **_FITS)
+def sharded_training(job: Job) -> None:
+    """Each rank trains on the same images."""
+    from dsfix.patches.tensor_parallel import _autotp as autotp
+
+    model = autotp.image_model()
+    model.model.register_forward_pre_hook(lambda _, inputs: inputs[0].contiguous())
+    if job.plain:
+        engine = job.engine(model)
+    else:
+        assert job._lab.deepspeed
+        with autotp.names_of_transformers():
+            sharded = job._lab.deepspeed.tp_model_init(model, tp_size=2, dtype=job.dtype)
+            engine = job.engine(sharded, tensor_parallel={"autotp_size": 2})
+    for step, samples in enumerate((1, 2, 1)):
+        images = job.torch.randn(samples, 3, 4, 4, generator=job.torch.Generator().manual_seed(step))
+        engine.backward(engine(images.to(job.device)).pow(2).mean())
+        engine.step()
+        for name, parameter in job.parameters(engine).items():
+            if "embedding" in name:  # the others are sharded
+                job.note(f"step {step}: {name}", parameter)

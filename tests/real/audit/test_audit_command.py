@@ -33,7 +33,7 @@ def test_a_bug_is_found_and_the_patch_that_fixes_it_is_named(tmp_path):
     assert results["with_dsfix"]["agrees"]
     assert results["with_dsfix"]["comparisons"] > 300
     assert not results["without_dsfix"]["agrees"]
-    fixes = {fix["patch"]: fix["without_it"] for fix in results["search"]["cures"]}
+    fixes = {fix["patch"]: fix["without_it"] for fix in results["search"]["fixes"]}
     assert NEEDED in fixes
     assert OTHER not in fixes
     differences = {each["what"]: each for each in fixes[NEEDED]["differences"]}

@@ -1,9 +1,18 @@
-"""If DeepSpeed is correct, the audit agrees: no rounding error is reported as a difference."""
+"""If DeepSpeed is correct, the audit agrees, and the observer changes nothing; what cannot be audited says so."""
+
+import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
 from dsfix.audit.plan import PHASES
+from tests.processes import ended
+
+PROGRAM = Path(__file__).parent / "programs" / "unobserved.py"
+pytestmark = pytest.mark.usefixtures("has_deepspeed")
 
 _OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
 _WARMUP = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}}}
@@ -34,7 +43,7 @@ def test_agrees(stage, precision, options, plan, release, tried):
     assert verdict.failed == ""
     assert verdict.differences == ()
     assert verdict.comparisons > 100 * made.steps
-    assert set(verdict.unseen) <= {"norm", "zero_to_fp32.py"}  # norm: stage 0; the script needs huggingface_hub
+    assert set(verdict.not_compared) <= {"norm", "zero_to_fp32.py"}  # norm: stage 0; the script needs huggingface_hub
 
 
 def test_agrees_without_dsfix(plan, release, tried):
@@ -44,3 +53,22 @@ def test_agrees_without_dsfix(plan, release, tried):
 
     assert verdict.agrees
     assert verdict.patches == ()
+
+
+def test_an_exception_of_deepspeed_is_a_difference(plan, tried):
+    verdict = tried(plan(2, config={"train_batch_size": 7}))
+    [difference] = verdict.differences
+    assert difference.what == "error"
+    assert "train_batch" in difference.detail
+
+
+def test_a_timeout_is_failed(plan, tried):
+    assert tried(plan(2), timeout=0.1).failed == "timed out after 0.1 s"
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_observing_changes_nothing(plan, stage):
+    audited = plan(stage, "bf16", steps=3, device="cuda")
+    done = ended([sys.executable, PROGRAM, audited.dump()], None, {**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"same": True, "moved": True}

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsfix.audit import learning_rates, model, muon, reference  # noqa: E402
+from dsfix.audit import learning_rates, model, reference  # noqa: E402
 from dsfix.audit.compare import Comparison, Findings, compare  # noqa: E402
-from dsfix.audit.pieces import Part, Piece, join  # noqa: E402
+from dsfix.audit.pieces import Part, Piece, Record, Step, join  # noqa: E402
 from dsfix.audit.plan import Plan, Unsupported  # noqa: E402
-from dsfix.audit.record import Record, Step  # noqa: E402
+from matrix.bystanders import muon  # noqa: E402
 
 
 def config(precision="fp32", clip=1.0, **more):
@@ -179,7 +179,7 @@ def test_skipping_all_steps_is_reported():
     record.steps[0].skipped = True
     results = compare(plan, record)
     assert not results.differences
-    assert results.unseen == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
+    assert results.not_compared == {"gradients": "all 1 steps were skipped: the loss scale is too large"}
 
 
 def test_steps_after_a_load_are_compared_with_the_state_before():
@@ -216,7 +216,7 @@ def test_saved_nan_is_neither_difference_nor_agreement():
     results = compare(plan, record)
     assert not results.differences
     assert {"training from step 0", "resume: parameters", "resume: state exp_avg", "16bit: parameters"} <= set(
-        results.unseen
+        results.not_compared
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from packaging.version import Version
 from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement
 from tests.processes import ended, forked, to_fork, without_dsfix
+from tests.samples import prints, sample
 
 torch = pytest.importorskip("torch")
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
@@ -152,3 +154,18 @@ def test_a_rank_overwrites_the_statement_of_an_earlier_attempt(store):
     assert "rank 1 " in first.differences()
     second, _ = (board(store, rank, 2, usual) for rank in range(2))
     assert second.differences() == ""
+
+
+def test_the_sample_in_the_docs(store, monkeypatch):
+    usual = dict.fromkeys(["frozen_parameters_decayed"], "applied")
+    versions = {"dsfix": "0.1.0", "deepspeed": "0.14.2", "torch": "2.13.0"}
+    statements = [Statement(versions, usual, {})] * 6
+    statements[3] = Statement({**versions, "dsfix": "0.0.9"}, usual, {})
+    skipped = {"frozen_parameters_decayed": "disabled"}
+    statements[5] = Statement(versions, skipped, {"frozen_parameters_decayed": "named in DSFIX_SKIP"})
+    for rank, each in enumerate(statements):
+        monkeypatch.setattr(socket, "gethostname", lambda rank=rank: f"node{rank // 2}")
+        board(store, rank, 6, each)
+    text = f"{board(store, 0, 6).differences()}\n{rank_check._ADVICE}"
+    shown = sample("guards.md", "dsfix.guards.rank_check.RankError")
+    assert prints(f"dsfix.guards.rank_check.RankError: {text}", shown), text

@@ -11,7 +11,7 @@ import dsfix  # noqa: F401 isort: skip
 import deepspeed  # noqa: F401
 
 from dsfix.engine import attributes, rewrite, source
-from dsfix.outcome import Refused
+from dsfix.outcome import ChangeRefused
 
 
 def definitions(path):
@@ -36,8 +36,8 @@ def definitions(path):
 def live_lines(module, qualname):
     """First lines of the functions that the imported module contains under that name, in its own file."""
     try:
-        *_, raw = attributes.attribute(module, qualname)
-    except Refused:
+        *_, raw = attributes.raw_attribute(module, qualname)
+    except ChangeRefused:
         return set()
     accessors = [f for f in (getattr(raw, name, None) for name in ("fget", "fset", "fdel")) if f is not None]
     codes = {getattr(f, "__code__", None) for f in (*accessors, inspect.unwrap(getattr(raw, "__func__", raw)))}
@@ -45,7 +45,7 @@ def live_lines(module, qualname):
 
 
 def knows_again(module, qualname):
-    """Raises Refused if the function in memory does not match its file."""
+    """Raises ChangeRefused if the function in memory does not match its file."""
     code = rewrite.find_function(module, qualname).__code__
     rewrite.imports_of(source.block_at(code.co_filename, code.co_firstlineno), qualname, code)
 
@@ -67,7 +67,7 @@ for name in sys.argv[2:]:
             result["wrong"].append(f"{name}:{qualname} is at {right}, found at {firsts}")
         try:
             knows_again(module, qualname)
-        except Refused as refused:
+        except ChangeRefused as refused:
             if set(right) & live_lines(module, qualname):
                 result["wrong"].append(f"{name}:{qualname} {refused.outcome.value}: {refused.reason}")
             else:

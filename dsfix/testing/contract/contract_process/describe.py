@@ -47,7 +47,6 @@ def _argument(instruction: dis.Instruction) -> str:
 
 
 def lines_of(code: CodeType) -> list[int]:
-    """All line numbers of the code."""
     lines = {line for *_, line in code.co_lines() if line is not None}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -85,10 +84,14 @@ def of_value(value: Any, depth: int = _DEPTH) -> str:
     elif isinstance(value, functools.partial):
         lines, inner = ["partial"], {"of": value.func}
     elif isinstance(value, dict) and depth == _DEPTH:  # a registry, whose objects may have their own functions
-        own = {key: _own_functions(each) for key, each in value.items()}
         lines, inner = (
             ["dict"],
-            {f"{key}.{name}": each for key, several in own.items() for name, each in several.items()},
+            {
+                f"{key}.{name}": own
+                for key, each in value.items()
+                for name, own in getattr(each, "__dict__", {}).items()
+                if type(own) is FunctionType
+            },
         )
     else:
         plain = isinstance(value, (type(None), bool, int, float, str, bytes, tuple))
@@ -96,10 +99,6 @@ def of_value(value: Any, depth: int = _DEPTH) -> str:
     for name, each in inner.items():
         lines += [name, textwrap.indent(of_value(each, depth - 1), "  ") if depth else type(each).__name__]
     return "\n".join(lines)
-
-
-def _own_functions(value: Any) -> dict[str, Any]:
-    return {name: each for name, each in getattr(value, "__dict__", {}).items() if type(each) is FunctionType}
 
 
 def _held_by(function: FunctionType) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""The steps that run inside a process forked by a server; `look` records what is in effect."""
+"""The steps that run inside an inspected process; `look` records what is in effect."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import json
@@ -11,14 +10,11 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType, ModuleType
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from . import describe
-
-Step = Sequence[Any]
-_PROBE = "another_patch"
 
 
 class Process:
@@ -29,17 +25,9 @@ class Process:
         self.done: list[Any] = []
         self.errors: dict[str, str] = {}
         self.warnings: list[str] = []
-        self.remembered: dict[str, tuple[Any, Any]] = {}
-        self.probes: list[Any] = []
-        self.probed: dict[str, Any] = {}
-        self.filled: set[str] = set()
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.warnings.append(record.getMessage())  # type: ignore[method-assign]
         logging.getLogger("dsfix").addHandler(handler)
-
-    def steps(self, steps: Sequence[Step]) -> None:
-        for name, *arguments in steps:
-            getattr(self, name)(*arguments)
 
     def load(self, *names: str) -> None:
         """Imports modules; the error of a failed import stays in `errors` until the module is imported."""
@@ -66,120 +54,11 @@ class Process:
                 "seen": describe.seen(self.changes),
                 "errors": dict(self.errors),
                 "warnings": list(self.warnings),
-                "deepspeed": getattr(sys.modules.get("deepspeed"), "__version__", None),
             }
         )
 
-    def remember(self) -> None:
-        self.remembered = {describe.place(**change): self._objects(change) for change in self.changes}
-
-    def compare(self) -> None:
-        """Records the targets whose object is not the remembered one."""
-        others = []
-        for change in self.changes:
-            place = describe.place(**change)
-            now, before = self._objects(change), self.remembered[place]
-            if any(one is not other for one, other in zip(now, before)):
-                others.append(place)
-        self.done.append(others)
-
-    def _objects(self, change: Mapping[str, str]) -> tuple[Any, Any]:
-        module = sys.modules[change["module"]]
-        holder, name = describe.holder_of(module, change["qualname"])
-        value = vars(holder).get(name, describe.ABSENT)
-        code = None
-        if change["verb"] == "Edit":
-            with contextlib.suppress(LookupError):
-                code = describe.function_of(module, change["qualname"]).__code__
-        return value, code
-
-    def replace(self) -> None:
-        """Puts another package's object at the targets, except for plain values; records those targets."""
-        replaced = []
-        other = ModuleType("another_package")
-        sys.modules[other.__name__] = other
-        for change in self.changes:
-            holder, name = describe.holder_of(sys.modules[change["module"]], change["qualname"])
-            provided = change["verb"] == "Provide"  # a name that may be absent
-            theirs = _their_function(name) if provided else _theirs(vars(holder).get(name), name)
-            if theirs is not None:
-                setattr(holder, name, theirs)
-                replaced.append(describe.place(**change))
-        self.done.append(replaced)
-
     def revert(self, patch_id: str) -> None:
         sys.modules["dsfix"].revert(patch_id)
-
-    def loaded(self) -> None:
-        self.done.append(sorted(sys.modules))
-
-    def reload(self, name: str) -> None:
-        """Reloads a module; records the error, or ""."""
-        try:
-            importlib.reload(sys.modules[name])
-        except Exception as error:
-            self.done.append(f"{type(error).__name__}: {error}")
-        else:
-            self.done.append("")
-
-    def forget(self) -> None:
-        for name in [n for n in sys.modules if n.partition(".")[0] == "dsfix"]:
-            del sys.modules[name]
-
-    def probe(self) -> None:
-        """Edits the same functions with a second patch, always in the same way; records those it could not edit."""
-        self.done.append([])
-        for change in self.changes:
-            qualname = change["qualname"]
-            if change["verb"] != "Edit" or qualname in self.filled:
-                continue
-            probes = list(self._probes(change))
-            if not any(map(self._edited, probes)):
-                if len(probes) == 1:
-                    self.filled.add(qualname)
-                else:
-                    self.done[-1].append(qualname)
-
-    def occupied(self) -> None:
-        """Records the functions whose only statement the patch edits, which leaves no place for a second patch."""
-        self.done.append(sorted(self.filled))
-
-    def _probes(self, change: Mapping[str, str]) -> Iterator[Any]:
-        """Edits of the changed function, one before each of its statements."""
-        from dsfix.engine import anchors, source
-        from dsfix.patch import Edit
-
-        target = f"{change['module']}:{source.split_target(change['qualname'])[0]}"
-        if target in self.probed:
-            yield self.probed[target]
-            return
-        path = sys.modules[change["module"]].__file__ or ""
-        for block in source.find_blocks(path, target.partition(":")[2]):
-            function = block.parse()
-            for statement in function.body[ast.get_docstring(function) is not None :]:
-                anchor = ast.unparse(statement)
-                yield Edit(
-                    target, f"{_PROBE!r}.strip()", before=anchor, count=len(anchors.statements(function, anchor))
-                )
-
-    def _edited(self, edit: Any) -> bool:
-        from dsfix.engine import engine
-        from dsfix.engine.cache import Cache
-        from dsfix.outcome import Refused
-        from dsfix.patch import Patch, Severity
-
-        module = sys.modules[edit.module]
-        try:
-            patch = Patch("t", Severity.CRASH, {}, (edit,), "", {}, None)
-            self.probes += engine.apply(_PROBE, patch, module, Cache())
-        except Refused:  # the patch itself changes that statement
-            return False
-        self.probed[edit.target] = edit
-        return True
-
-    def unprobe(self) -> None:
-        while self.probes:
-            self.probes.pop().undo()
 
     def job(self, path: str) -> None:
         sys.argv = [path]
@@ -263,28 +142,14 @@ def _forked(work: Callable[[], None]) -> None:
         raise RuntimeError("a forked process failed")
 
 
-def _their_function(name: str) -> Any:
-    def theirs(*arguments: Any, **keywords: Any) -> str:
-        return "another package's"
-
-    theirs.__module__, theirs.__name__ = "another_package", name
-    return theirs
-
-
-def _theirs(value: Any, name: str) -> Any:
-    """Another package's object of the same kind; None for a plain value, whose owner cannot be determined."""
-    theirs = _their_function(name)
-    if isinstance(value, (staticmethod, classmethod)):
-        return type(value)(theirs)
-    if isinstance(value, property):
-        return property(theirs, theirs, theirs)
-    if isinstance(value, type):
-        return type(name, (), {"__module__": "another_package"})
-    return theirs if isinstance(value, FunctionType) or callable(value) else None
-
-
-def run(changes: list[Mapping[str, str]], provided: list[list[str]], steps: Sequence[Step]) -> list[Any]:
-    """Runs the steps in one process; returns their results in order."""
-    process = Process(changes, provided)
-    process.steps(steps)
-    return process.done
+def main(request: str, result: str) -> int:
+    """Runs the steps of the file `request` in one process; writes their results to `result`."""
+    here = str(Path(__file__).resolve().parents[1])
+    sys.path.remove(here)  # the steps have been imported from there
+    os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].removeprefix(here).lstrip(os.pathsep)
+    arguments = json.loads(Path(request).read_text(encoding="utf-8"))
+    process = Process(arguments["changes"], arguments["provided"])
+    for name, *values in arguments["steps"]:
+        getattr(process, name)(*values)
+    Path(result).write_text(json.dumps(process.done), encoding="utf-8")
+    return 0
