@@ -57,10 +57,11 @@ def shipped(case: Case) -> Look:
 @functools.cache
 def in_force(case: Case) -> Look:
     """What is at the targets with the patch, with dsfix imported first."""
-    before, edited = shipped(case)["seen"], case.edited(case.id, telling=True)
+    before = shipped(case)["seen"]
     observed = case.look(**case.on)
     _check_outcome(case, observed, "with dsfix imported first", "applied")
     _check_errors(case, observed, "with dsfix imported first", fixed=True)
+    edited = case.edited(case.id, telling=True)
     for change in case.patch.changes:
         place = _place(change)
         now, original = observed["seen"][place]["text"], before[place]["text"]
