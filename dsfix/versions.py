@@ -50,7 +50,7 @@ def installed(distribution: str) -> str | None:
         distributions = list(metadata.distributions(name=distribution))
         records = [each for each in distributions if distribution != "deepspeed" or _describes_what_is_imported(each)]
         if not records:
-            return "" if distributions or importable(distribution) else None
+            return "" if distributions or module_file(distribution) else None
         # an interrupted upgrade leaves two, and nothing shows which of them belongs to the package present
         same_place = [record for record in records if str(record.locate_file("")) == str(records[0].locate_file(""))]
         version = " and ".join(sorted(set(map(_recorded_version, same_place))))
@@ -113,15 +113,6 @@ def nearest_existing(path: str) -> str:
     while path and not os.path.exists(path):
         path = os.path.dirname(path)
     return path
-
-
-def importable(package: str) -> bool:
-    """Whether `import package` would find a file to run; imports nothing."""
-    try:
-        spec = find_spec(package)
-    except (ImportError, ValueError):
-        return False
-    return spec is not None and spec.origin is not None
 
 
 def _describes_what_is_imported(found: metadata.Distribution) -> bool:

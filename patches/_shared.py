@@ -419,9 +419,9 @@ def tell_of_doubt(patch: str) -> None:
     if rank() == 0 and patch not in _told:
         _told.add(patch)
         warn(
-            f"{patch}: between two backward passes the script has read .grad, or set it to a tensor, and "
-            "DeepSpeed has no gradients there: those of the first pass are lost, as without dsfix. If they are to be "
-            "discarded, say so by engine.zero_grad(); if not, read them by deepspeed.utils.safe_get_full_grad"
+            f"{patch}: between two backward passes the script read .grad or set it to a tensor, but DeepSpeed keeps no "
+            "gradients there. The gradients of the first pass are lost, as without dsfix. To discard them, call "
+            "engine.zero_grad(); to read them, use deepspeed.utils.safe_get_full_grad"
         )
 
 

@@ -22,7 +22,7 @@ def set_up_cuda() -> None:
     package.__path__ = list(spec.submodule_search_locations)
     sys.modules["dsfix"] = package
     try:
-        from dsfix.lab.cuda_device import use_cuda
+        from dsfix.lab.accelerator import use_cuda
 
         use_cuda()
     finally:

@@ -36,7 +36,7 @@ class Plan:
     backwards: how a forward ends: "loss" (engine.backward), "dict" (the model returns a dictionary with the loss),
     "two" (two losses of one forward, each with its own engine.backward) or "tensor" (loss.backward()).
     skip_step: the step (from 0) whose gradients contain an inf on one rank, or None.
-    schedule: of the emulated device's streams, as dsfix.lab.cuda.schedule names them; "": none.
+    schedule: of the emulated device's streams, as dsfix.lab.cuda.load names them; "": none.
     phases: those of PHASES that run. universal_ranks: ranks that load the universal checkpoint.
     """
 

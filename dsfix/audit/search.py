@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Callable, TypeVar
 
@@ -162,23 +162,18 @@ class Search:
         return minimal(base, rest, lambda kept: self._enough(plan, kept), fresh=bool(base))
 
     def _pools(self, left: AuditVerdict, suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
-        """As `pools`; first those that a later phase, if `left` differs in nothing else, has in their id."""
-        applied = self.with_dsfix.patches
-        imports, choices = pools(applied, suspects)
+        """The patches for the import itself, and ever larger sets of the others: suspects, all. If `left` differs in
+        later phases only, those with a phase in their id come first."""
+        applied, known = self.with_dsfix.patches, registry.catalogue()
+        imports = [each for each in sorted(applied) if each in known and known[each].patch.severity is Severity.IMPORT]
+        suspected = [suspect for suspect in suspects if suspect in applied and suspect not in imports]
+        rest = [each for each in sorted(applied) if each not in (*suspected, *imports)]
+        choices = [each for each in (suspected, [*suspected, *rest] if rest else []) if each] or [[]]
         phases = {difference.phase for difference in left.differences}
         named = [patch for patch in applied if any(phase in patch for phase in phases)]
         if named and "training" not in phases:
             choices = [named, *(list(dict.fromkeys([*named, *few])) for few in choices)]
         return imports, choices
-
-
-def pools(applied: Collection[str], suspects: Iterable[str]) -> tuple[list[str], list[list[str]]]:
-    """Returns the patches for the import itself, and ever larger sets of the others: suspects, all."""
-    known = registry.catalogue()
-    imports = [each for each in sorted(applied) if each in known and known[each].patch.severity is Severity.IMPORT]
-    suspected = [suspect for suspect in suspects if suspect in applied and suspect not in imports]
-    rest = [each for each in sorted(applied) if each not in (*suspected, *imports)]
-    return imports, [each for each in (suspected, [*suspected, *rest] if rest else []) if each] or [[]]
 
 
 def _named_by(errors: Iterable[str], applied: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from dsfix.audit import operators
 from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.audit.plan import Plan
-from dsfix.lab.cuda import schedule
+from dsfix.lab.cuda.load import SCHEDULE
 from dsfix.lab.distributions import LabUnavailable, gpu_likely
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.preload import ForkServer
@@ -94,9 +94,7 @@ def _trial(
         (directory / phase).mkdir(parents=True)
         arguments = [str(plan_file), str(directory), phase, *([plant] if plant else [])]
         argv = [*command("dsfix.audit.rank"), *arguments]
-        ended = launch(
-            argv, ranks=ranks, timeout=timeout, env={**environment, schedule.SCHEDULE: plan.schedule}, cwd=work
-        )
+        ended = launch(argv, ranks=ranks, timeout=timeout, env={**environment, SCHEDULE: plan.schedule}, cwd=work)
         return [result for result in ended if not (directory / phase / f"rank-{result.rank}.pt").exists()]
 
     silent = job("training", plan.ranks)

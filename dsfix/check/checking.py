@@ -102,13 +102,8 @@ def check(
 ) -> CheckResult:
     """Like `check_config`, and also returns what was assumed.
 
-    Args:
-        given: model arguments as returned by `arguments.checked`.
-        overridden: blocks of the config to ignore, because the script passes these objects itself.
-        in_job: as in Facts.
-
-    Raises:
-        ValueError: as in `check_config`.
+    given: model arguments as returned by `arguments.checked`. overridden: blocks of the config to ignore, because the
+    script passes these objects itself. in_job: as in Facts.
     """
     if world_size is not None and world_size < 1:
         raise ValueError(f"world_size must be positive, got {world_size}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import os
 import sys
 import textwrap
 import time
@@ -20,9 +19,9 @@ from .printing import output
 
 if TYPE_CHECKING:
     from ..audit.agreement import AuditVerdict
-    from ..audit.report import Audit
     from ..audit.resolve import ResolvedConfig
     from ..audit.trial import Command
+    from .printing.audit_report import Audit
 
 NAME = "audit"
 HELP = "train a small model with this config and compare every step with plain PyTorch"
@@ -79,7 +78,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def schedule(text: str) -> str:
-    from ..lab.cuda.schedule import parse
+    from ..lab.cuda.load import parse
 
     try:
         parse(text)
@@ -108,9 +107,9 @@ def run(options: argparse.Namespace) -> int:
         if complaint.status == NO_ANSWER:  # processes cannot be started
             complaint.status = TROUBLE
         return prepare.report_refusal(complaint, options.json)
-    from ..audit import report
+    from .printing import audit_report
 
-    audit = report.Audit(options.file, resolved)
+    audit = audit_report.Audit(options.file, resolved)
     prepare.lower_priority()
     started = time.monotonic()
     try:
@@ -118,15 +117,11 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         audit.interrupted = True
     audit.seconds = time.monotonic() - started
-    status = INTERRUPTED if audit.interrupted else OK if audit.agrees else TROUBLE
-    try:
-        if options.json:
-            output.print_json(report.as_json(audit))
-        else:
-            print(*map(output.printable, report.text(audit)), sep="\n")
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe; keep the exit status
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options.status = status = INTERRUPTED if audit.interrupted else OK if audit.agrees else TROUBLE
+    if options.json:
+        output.print_json(audit_report.as_json(audit))
+    else:
+        print(*map(output.printable, audit_report.text(audit)), sep="\n")
     return status
 
 
@@ -189,9 +184,9 @@ def _audit(audit: Audit, options: argparse.Namespace) -> None:
 
 def _compare(audit: Audit, options: argparse.Namespace, command: Command) -> None:
     from ..audit import operators
-    from ..audit.report import in_short
     from ..audit.search import Search
     from ..audit.trial import compiled, trial
+    from .printing.audit_report import in_short
 
     plan = audit.resolved.plan
     operator = operators.needed(plan)

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.deepspeed is not None:
             release = table.release_named(options.deepspeed, table.load())
-            heading = f"deepspeed {release}, judged by version number only; in a job the installed source decides"
+            heading = f"deepspeed {release}, by version only; in a job the installed source decides"
         else:
             prepare.require_deepspeed()
             heading = survey.versions_line()

@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from .. import __version__
@@ -23,6 +24,7 @@ _COMMANDS = (
     *(list_command, show, find, explain, check, doctor, diff, verify, audit),
     *(run, enable, disable, status_command),
 )
+_WIDTH = 100  # columns of the statuses in the help text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing at exit would fail again
-        if isinstance(error, BrokenPipeError):  # the reader is gone
-            return OK
+        if isinstance(error, BrokenPipeError):  # the reader is gone; `verify` and `audit` have set the status
+            return int(getattr(options, "status", OK))
         print(f"dsfix: standard output cannot be written: {error.strerror}", file=sys.stderr)
         return BAD_USAGE
 
@@ -78,11 +80,16 @@ def _about() -> str:
     return f"dsfix {__version__}, {catalogue}, proven through DeepSpeed {NEWEST_PROVEN}"
 
 
+def _status(number: int, meaning: str) -> str:
+    return textwrap.fill(meaning, _WIDTH, initial_indent=f"  {number:<4} ", subsequent_indent=" " * 7)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m dsfix",
         description="Inspect and control the patches that dsfix applies to the installed DeepSpeed.",
-        epilog="exit status: " + "; ".join(f"{number} {meaning}" for number, meaning in STATUSES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["exit status:", *(_status(*each) for each in STATUSES.items())]),
     )
     top.add_argument("--version", action="version", version=_about())
     commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -67,15 +66,11 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         interrupted = True
     not_run = [verdict.outcome for verdict in verdicts.values() if not named and verdict.outcome in BUG_ABSENT]
-    status = INTERRUPTED if interrupted else _status(row.state for row in rows)
-    try:
-        if options.json:
-            output.print_json(as_json(rows, not_run, interrupted))
-        else:
-            print_results(rows, not_run, len(entries) if interrupted else None)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader is gone; keep the exit status
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    options.status = status = INTERRUPTED if interrupted else _status(row.state for row in rows)
+    if options.json:
+        output.print_json(as_json(rows, not_run, interrupted))
+    else:
+        print_results(rows, not_run, len(entries) if interrupted else None)
     return status
 
 

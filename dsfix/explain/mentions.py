@@ -28,15 +28,8 @@ _NAMES = {"pytorch": "torch"}
 # strings that the forms require; "torch-2.", because "torch-" is part of many names
 LITERALS = (
     *("DeepSpeed info: version=", "deepspeed info ...", "DeepSpeed version", "deepspeed==", "deepspeed-0."),
-    *(
-        "DeepSpeed-0.",
-        "DeepSpeed v0.",
-        "deepspeed v0.",
-        "Deepspeed v0.",
-        "DeepSpeed 0.",
-        "deepspeed 0.",
-        "Deepspeed 0.",
-    ),
+    *("DeepSpeed-0.", "DeepSpeed v0.", "deepspeed v0.", "Deepspeed v0."),
+    *("DeepSpeed 0.", "deepspeed 0.", "Deepspeed 0."),
     *("torch version ...", "PyTorch version", "torch==", "torch-2.", "torch 2.", "PyTorch 2.", "torch v2."),
 )
 

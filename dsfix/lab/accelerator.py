@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from dsfix.lab import cuda
 from dsfix.lab.distributions import LabUnavailable, gpu_likely, hide_triton
-from dsfix.lab.rank_variables import complete_rank_environment, local_world_size
+from dsfix.lab.ranks import complete_rank_environment, local_world_size
 
 EMULATED = "emulated CUDA device"
 # DeepSpeed's CPU accelerator imports these two unconditionally through this release

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import glob
 import importlib.util
 import os
@@ -35,12 +34,7 @@ def torch_build() -> TorchBuild:
         text = (directory / "version.py").read_text(encoding="utf-8")
     except OSError:
         raise LabUnavailable(f"torch in {directory} has no version file") from None
-    values = {}
-    for name, value in re.findall(r"^(\w+)(?::[^=\n]*)?\s*=\s*(.+)$", text, re.MULTILINE):
-        try:
-            values[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            continue
+    values = dict(re.findall(r"""^(\w+)(?::[^=\n]*)?\s*=\s*['"](.+)['"]""", text, re.MULTILINE))
     if "__version__" not in values:
         raise LabUnavailable(f"torch in {directory} has no version")
     return TorchBuild(values["__version__"], directory, values.get("cuda") or values.get("hip"))

@@ -1,19 +1,25 @@
-"""Starts the ranks of a job on this machine and never leaves one behind. Linux only."""
+"""Starts the ranks of a job on this machine and never leaves one behind (Linux only); the variables of a rank."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsfix.lab.distributions import LabUnavailable
-from dsfix.lab.rank_variables import SCRATCH, free_port, rank_environment
 
+# a directory shared by the ranks of one launch; the launcher removes it
+SCRATCH = "DSFIX_LAB_TMP"
+
+# below Linux's ephemeral range: an outgoing connection could take the port before rank 0 does
+_PORTS = range(20000, 32000)
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 # not `-m`, which puts the current directory, possibly a checkout of dsfix, before installed packages
 _MAIN = "import sys; sys.path[:1] == [''] and sys.path.pop(0); from {} import main; sys.exit(main(*sys.argv[1:]))"
@@ -103,3 +109,49 @@ def _supervise(command: list[str]) -> str:
 
 def _read(directory: str, rank: int, kind: str) -> str:
     return Path(directory, f"{rank}.{kind}").read_text(encoding="utf-8", errors="replace")
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_world_size() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def rank_environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """The variables that a launcher sets for one of `ranks` processes on this machine."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def complete_rank_environment(environment: MutableMapping[str, str]) -> None:
+    """Makes this process a job of one rank if no launcher has set RANK and WORLD_SIZE."""
+    if "RANK" not in environment and "WORLD_SIZE" not in environment:
+        environment.update(rank_environment(0, 1, free_port()))
+
+
+def free_port() -> int:
+    """A free TCP port on 127.0.0.1. Raises LabUnavailable if none is found."""
+    for port in random.SystemRandom().sample(_PORTS, 100):
+        with socket.socket() as candidate:
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise LabUnavailable("no free TCP port on 127.0.0.1")

@@ -14,11 +14,10 @@ from typing import Any
 
 import dsfix
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.cuda.schedule import SCHEDULE
+from dsfix.lab.cuda.load import SCHEDULE
 from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.isolation import isolated_environment
-from dsfix.lab.rank_variables import rank
-from dsfix.lab.ranks import RankResult, fresh_command, launch
+from dsfix.lab.ranks import RankResult, fresh_command, launch, rank
 from dsfix.lab.session import Lab
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.settings import write_atomically

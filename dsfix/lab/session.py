@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dsfix.lab import accelerator, cuda, rank_variables
-from dsfix.lab.cuda.schedule import Schedule
+from dsfix.lab import accelerator, cuda, ranks
+from dsfix.lab.cuda.load import Schedule
 from dsfix.lab.distributions import LabUnavailable
 from dsfix.patch import BugPresent, CannotTell
 from dsfix.settings import cache_directory
@@ -52,14 +52,14 @@ class Lab:
         """Destroys the process group, and removes `tmp` unless other ranks use it."""
         if "torch" in self.__dict__ and self.torch.distributed.is_initialized():
             self.torch.distributed.destroy_process_group()
-        if "tmp" in self.__dict__ and rank_variables.SCRATCH not in os.environ:
+        if "tmp" in self.__dict__ and ranks.SCRATCH not in os.environ:
             shutil.rmtree(self.tmp, ignore_errors=True)
 
     @cached_property
     def torch(self) -> Any:
         """The module torch, with a usable device."""
         with _cannot_tell():
-            rank_variables.complete_rank_environment(os.environ)
+            ranks.complete_rank_environment(os.environ)
             if self._kind == "cuda" and not accelerator.has_gpu():
                 accelerator.load_emulated()
         try:
@@ -67,10 +67,9 @@ class Lab:
         except ImportError as error:
             raise CannotTell(f"torch cannot be imported: {error}") from error
         if self._kind == "cuda":
-            if rank_variables.local_rank() >= torch.cuda.device_count():
-                ranks = rank_variables.local_world_size()
-                raise CannotTell(f"needs {ranks} GPUs, found {torch.cuda.device_count()}")
-            torch.cuda.set_device(rank_variables.local_rank())
+            if ranks.local_rank() >= torch.cuda.device_count():
+                raise CannotTell(f"needs {ranks.local_world_size()} GPUs, found {torch.cuda.device_count()}")
+            torch.cuda.set_device(ranks.local_rank())
         return torch
 
     def late_streams(self, schedule: str = "late") -> None:
@@ -131,7 +130,7 @@ class Lab:
     @property
     def device(self) -> Any:
         torch = self.torch
-        return torch.device("cuda", rank_variables.local_rank()) if self._kind == "cuda" else torch.device("cpu")
+        return torch.device("cuda", ranks.local_rank()) if self._kind == "cuda" else torch.device("cpu")
 
     @property
     def emulated(self) -> bool:
@@ -149,22 +148,22 @@ class Lab:
 
     @property
     def rank(self) -> int:
-        return rank_variables.rank()
+        return ranks.rank()
 
     @property
     def world_size(self) -> int:
-        return rank_variables.world_size()
+        return ranks.world_size()
 
     @cached_property
     def tmp(self) -> Path:
         """A scratch directory, shared by all ranks of one `launch`; removed at the end."""
-        shared = os.environ.get(rank_variables.SCRATCH)
+        shared = os.environ.get(ranks.SCRATCH)
         return Path(shared) if shared else Path(tempfile.mkdtemp(prefix="dsfix-lab-"))
 
-    def require_ranks(self, ranks: int) -> None:
-        """Raises CannotTell unless the job has exactly `ranks` ranks."""
-        if self.world_size != ranks:
-            raise CannotTell(f"needs {ranks} ranks, found {self.world_size}")
+    def require_ranks(self, number: int) -> None:
+        """Raises CannotTell unless the job has exactly this number of ranks."""
+        if self.world_size != number:
+            raise CannotTell(f"needs {number} ranks, found {self.world_size}")
 
     def initialize(self, model: Any, config: Mapping[str, Any], **options: Any) -> Any:
         """The engine that `deepspeed.initialize` returns; `options` are passed on.

@@ -5,7 +5,6 @@ which would import dsfix, and thus patch DeepSpeed, in every pytest run of an en
 docs/plugins.md documents the fixture `dsfix_contract` and these functions.
 """
 
-from dsfix.testing.installed import CHECKS, Contract, dsfix_contract
-from dsfix.testing.proof import patch_ids, prove
+from dsfix.testing.installed import CHECKS, Contract, dsfix_contract, patch_ids, prove
 
 __all__ = ["CHECKS", "Contract", "dsfix_contract", "patch_ids", "prove"]

@@ -1,11 +1,11 @@
-"""The contract for the patches of this environment, on its installed DeepSpeed."""
+"""The proof and the contract for the patches of this environment, on its installed DeepSpeed."""
 
 from __future__ import annotations
 
 import functools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from dsfix import survey
-from dsfix.catalogue import registry
+from dsfix.catalogue import entry_points, registry
 from dsfix.catalogue.registry import Entry
+from dsfix.cli.printing.verify_results import State, VerifiedPatch
+from dsfix.lab import reproduction
 from dsfix.outcome import Outcome
 from dsfix.testing.contract import checks
 from dsfix.testing.contract.case import Case
@@ -87,3 +89,42 @@ def dsfix_contract(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contrac
     (information / "METADATA").write_text(distribution.read_text("METADATA") or "", encoding="utf-8")
     with started(tmp_path_factory.mktemp("contract")) as machine:
         yield Contract(machine, root, distribution.version)
+
+
+def patch_ids(distribution: str) -> list[str]:
+    """The ids of all patches of a distribution, for `pytest.mark.parametrize`.
+
+    Raises ValueError if it has none, or one that cannot be loaded: without parameters, no test would fail.
+    """
+    entries, broken = registry.load()
+    name = entry_points.normalized(distribution)
+    ids = [entry.id for entry in entries.values() if entry.distribution == name]
+    lost = [f"{each.id}: {each.reason}" for each in broken if each.id.startswith((f"{name}:", f"{name} ("))]
+    if lost:
+        raise ValueError(f"{distribution} has patches that cannot be loaded: {'; '.join(lost)}")
+    if not ids:
+        raise ValueError(f"{distribution} is not installed, or has no entry point in the group dsfix.patches")
+    return ids
+
+
+def prove(patch_id: str, timeout: float = 300.0) -> None:
+    """Fails the test unless the bug is seen without the patch and gone with it, as `python -m dsfix verify ID` does.
+
+    If the patch does not apply to the installed DeepSpeed, the bug must not be seen at all. Skips the test if this
+    machine cannot tell. timeout: seconds per run. Raises UnknownPatch.
+    """
+    [named] = survey.find_entries(patch_id)
+    row = VerifiedPatch(named, survey.verdict_if_named(named))
+    if row.state not in (State.DISABLED, State.IN_TROUBLE):
+        without = reproduction.run(patch_id, False, timeout)
+        row = replace(row, without=without)
+        if row.verdict.outcome is Outcome.PENDING and without.outcome != "cannot-tell":
+            row = replace(row, patched=reproduction.run(patch_id, True, timeout))
+    run_lines = [f"{name} the patch: {run.outcome}: {run.detail}" for name, run in row.runs]
+    text = "\n".join(
+        [f"{patch_id}: {row.state.value}", f"{row.verdict.outcome.value}: {row.verdict.reason}", *run_lines]
+    )
+    if row.state is State.CANNOT_TELL:
+        pytest.skip(text)
+    if row.state not in (State.FIXED, State.NO_BUG):
+        pytest.fail(text, pytrace=False)

@@ -109,16 +109,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("evaluated_with_other_groups",),
     ),
     Explanation(
-        "pipeline-clips-by-stage",
-        "Without ZeRO each pipeline stage is clipped by the gradient norm of its own parameters.",
-        (
-            *("pipeline", "pipeline_evaluated", "pipeline_measured", "pipeline_resumed", "pipeline_timed"),
-            *("pipeline_checkpointed_after_the_first", "pipeline_checkpointed_by_config"),
-            *("pipeline_checkpointed_by_module", "pipeline_checkpointed_without_reentering"),
-        ),
-        levels={"stage": ("0",), "clipping": ("on",)},
-    ),
-    Explanation(
         "zero2-zero-grad-within-a-round",
         "ZeRO-2's zero_grad() keeps what earlier micro-batches have accumulated in `all_grad_tensors`.",
         ("back_from_within_a_round",),

@@ -19,7 +19,7 @@ from dsfix.audit.resolve import resolve
 from dsfix.audit.trial import trial
 from dsfix.catalogue.registry import Entry
 from dsfix.lab import reproduction
-from dsfix.lab.cuda import schedule
+from dsfix.lab.cuda.load import SCHEDULE
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.ranks import launch
 from dsfix.lab.reproduction import Sighting
@@ -125,7 +125,7 @@ def programs(machine: Machine, script: Path, releases: Releases, release: str) -
     """Name of a program -> whether its missing wait shows, and the one with the wait is right."""
     path = releases.path(release)
     with tempfile.TemporaryDirectory(prefix="dsfix-gpu-") as directory:
-        streams = {schedule.SCHEDULE: "late"} if machine.emulated else {}
+        streams = {SCHEDULE: "late"} if machine.emulated else {}
         environment = {**isolated_environment(Path(directory), path=path), **streams, "DSFIX_SEVERITY": "import"}
         [done] = launch([sys.executable, str(script)], 1, LIMIT, environment, directory)
     try:

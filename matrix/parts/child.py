@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import dsfix
-from dsfix.lab.rank_variables import rank
+from dsfix.lab.ranks import rank
 from dsfix.lab.session import Lab
 from matrix.parts.part import load
 

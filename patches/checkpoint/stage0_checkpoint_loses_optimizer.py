@@ -48,7 +48,10 @@ def state_dict_of_optimizer(engine: Any, left_to_zero: bool) -> Any:
         if engine.save_non_zero_checkpoint:
             from dsfix.log import warn
 
-            warn(f"a checkpoint is saved without the optimizer's state: {type(error).__name__}: {error}")
+            warn(
+                "stage0_checkpoint_loses_optimizer: the checkpoint is saved without the optimizer state: "
+                f"{type(error).__name__}: {error}"
+            )
         return None
 
 
@@ -66,7 +69,10 @@ def takes(optimizer: Any, saved: Any, path: str) -> bool:
             vars(optimizer.optimizer).update(before)
     from dsfix.log import warn
 
-    warn(f"{path} has no optimizer state for this job ({why}): the optimizer starts anew from the checkpoint's weights")
+    warn(
+        f"stage0_checkpoint_loses_optimizer: {path} has no optimizer state for this job ({why}); the optimizer starts "
+        "from the checkpoint's weights"
+    )
     took_effect(__name__, "the optimizer took the checkpoint's weights (unpatched: it keeps its own)")
     take_weights(optimizer)
     return False

@@ -174,9 +174,9 @@ def _warn_of_factor(steps: int) -> None:
 
     warn_repeatedly(
         "factor",
-        f"dict_output_double_scaling: the script multiplies the model's loss by {steps}, the gradient accumulation "
-        "steps: as that makes up for dividing twice, it is divided twice. If it is not what the factor is for, compute "
-        "the loss from the logits, or let the model return it alone.",
+        f"dict_output_double_scaling: the script multiplies the loss by {steps}, the number of accumulation steps. The "
+        "patch takes this as compensation for the double division, and keeps that. If the factor has another purpose, "
+        "compute the loss from the logits, or return only the loss from the model",
     )
 
 
@@ -214,9 +214,9 @@ def _warn_of_length() -> None:
 
     warn_repeatedly(
         __name__,
-        f"dict_output_double_scaling: the loss has more than {_NODES} operations outside of the model, and whether it "
-        "is that of one engine is not found out. A part of it that comes from no output of an engine, such as a "
-        "penalty on parameters, is not divided by the gradient accumulation steps; the script can divide it.",
+        f"dict_output_double_scaling: the loss has more than {_NODES} operations outside the model, too many to "
+        "determine whether all of it comes from the engine's outputs. A part that does not, such as a penalty on "
+        "parameters, is not divided by the accumulation steps; divide it in the script",
     )
 
 

@@ -39,10 +39,10 @@ def tell_of_shift(engine: Any) -> None:
     ran(__name__)
     warn_once(
         __name__,
-        f"engine.set_train_batch_size has set {steps} accumulation steps after {done} micro-batches, which is no "
-        f"multiple of {steps}, and DeepSpeed counts from the first one: it makes the next step after "
-        f"{steps - done % steps} of its {steps} micro-batches, and shifts all later ones. Below the call, set "
-        f"engine.micro_steps to 0{f'{optimizer} to {steps}' if stale else ''}",
+        f"engine.set_train_batch_size changed the accumulation to {steps} steps after {done} micro-batches, which is "
+        f"not a multiple of {steps}. The next step is therefore made after {steps - done % steps} of its {steps} "
+        "micro-batches, and all later ones are shifted. After the call, set engine.micro_steps to 0"
+        f"{f'{optimizer} to {steps}' if stale else ''}",
     )
 
 

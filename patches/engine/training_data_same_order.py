@@ -39,9 +39,9 @@ def tell_of_order(loader: Any) -> None:
         ran(__name__)
         warn_once(
             __name__,
-            "three passes over the loader of deepspeed.initialize(training_data=…) or engine.deepspeed_io have one "
-            "order, because its sampler's set_epoch was not called between them. Before each epoch, call "
-            "loader.data_sampler.set_epoch(epoch). If the data are for evaluation, all is well",
+            "three passes over the loader of deepspeed.initialize(training_data=…) or engine.deepspeed_io used the "
+            "same order, because set_epoch was not called. Call loader.data_sampler.set_epoch(epoch) before each "
+            "epoch. For evaluation data, ignore this",
         )
 
 

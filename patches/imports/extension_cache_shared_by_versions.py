@@ -54,7 +54,10 @@ def load_in_own_directory(load: Any) -> Any:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
         from dsfix.log import warn
 
-        warn(f"the operator {name} cannot be compiled or loaded in {own} ({reason}): torch's directory is taken")
+        warn(
+            f"extension_cache_shared_by_versions: operator {name} cannot be compiled or loaded in {own} ({reason}); "
+            "using torch's directory instead"
+        )
         # else torch treats the second call as a second version, and compiles it under another name
         entries.pop(name, None)
         if known is not None:

@@ -36,8 +36,8 @@ def warn() -> None:
     ran(__name__)
     warn_repeatedly(
         __name__,
-        "ZeRO-1/2 with optimizer offload: a gradient is inf or nan, the step is made, as it is without offload:"
-        " weights are not finite from here on. Stop the job, or go back to a checkpoint from before",
+        "zero12_offload_nonfinite_norm_long: a gradient is inf or nan, and the step is made, as without offload: the "
+        "weights are not finite from now on. Stop the job, or resume from an earlier checkpoint",
     )
 
 

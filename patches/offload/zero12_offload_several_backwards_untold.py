@@ -32,9 +32,9 @@ def warn(optimizer: Any, param_id: int) -> None:
     ran(__name__)
     warn_once(
         __name__,
-        "a second backward pass before a step, and with optimizer offload DeepSpeed keeps only the gradients of the "
-        "last one. To add them up, add the losses and call engine.backward once. If the earlier one was to be "
-        "discarded, all is well",
+        "there was a second backward pass before a step; with optimizer offload DeepSpeed keeps only the gradients of "
+        "the last one. To add them up, add the losses and call engine.backward once. If you meant to discard the "
+        "earlier pass, ignore this",
     )
 
 

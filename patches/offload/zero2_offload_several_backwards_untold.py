@@ -27,9 +27,9 @@ def warn() -> None:
     ran(__name__)
     warn_once(
         __name__,
-        "a backward pass that is not at the accumulation boundary, and with ZeRO-2, optimizer offload and "
-        "gradient_accumulation_steps 1 this DeepSpeed keeps nothing of it. To add its gradients, add the losses and "
-        "call engine.backward once, or set gradient_accumulation_steps to the number of passes",
+        "a backward pass was not at the accumulation boundary; with ZeRO-2, optimizer offload and "
+        "gradient_accumulation_steps 1, this DeepSpeed discards it. To keep its gradients, add the losses and call "
+        "engine.backward once, or set gradient_accumulation_steps to the number of passes",
     )
 
 

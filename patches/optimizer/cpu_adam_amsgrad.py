@@ -30,8 +30,8 @@ def refuse(zero: Any) -> None:
     if isinstance(optimizer, DeepSpeedCPUAdam):
         took_effect(__name__, "an optimizer with amsgrad was rejected (unpatched: amsgrad is ignored)")
         raise RuntimeError(
-            "DeepSpeedCPUAdam does not support the AMSGrad variant: without dsfix (cpu_adam_amsgrad) it would compute "
-            'plain Adam. Leave "amsgrad" out, or set "torch_adam": true and, beside the optimizer, '
+            "DeepSpeedCPUAdam does not support AMSGrad; without dsfix (cpu_adam_amsgrad) it would silently use plain "
+            'Adam. Remove "amsgrad", or set "torch_adam": true and, next to the optimizer section, '
             '"zero_force_ds_cpu_optimizer": false'
         )
 

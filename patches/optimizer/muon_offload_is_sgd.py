@@ -78,8 +78,8 @@ def _covered(optimizer: Any) -> bool:
         return True
     warn_repeatedly(
         __name__,
-        f"Muon with optimizer offload: matrices are trained by plain SGD, as without dsfix: {reason}. Without offload "
-        "Muon is Muon",
+        f"muon_offload_is_sgd: matrices are trained with plain SGD, as without dsfix: {reason}. Without offload, Muon "
+        "works",
     )
     return False
 

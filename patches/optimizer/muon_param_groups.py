@@ -81,10 +81,10 @@ def refuse_others_checkpoints(optimizer: Any) -> None:
         saved, groups = state["param_groups"], optimizer.param_groups
         if len(saved) != len(groups) and all(group.get("name") in _NAMES for group in saved):
             raise ValueError(
-                f"the checkpoint's optimizer has {len(saved)} parameter groups and this job's {len(groups)}: it was "
-                "written without dsfix's muon_param_groups, which keeps groups with an lr or weight_decay of their own "
-                "apart. Load it with load_optimizer_states=False, or go on as before, without these settings, under "
-                "DSFIX_SKIP=muon_param_groups"
+                f"the checkpoint's optimizer has {len(saved)} parameter groups, this job's has {len(groups)}: the "
+                "checkpoint was written without dsfix's muon_param_groups, which keeps groups with their own lr or "
+                "weight_decay separate. Load it with load_optimizer_states=False, or set DSFIX_SKIP=muon_param_groups "
+                "to continue without these settings"
             )
 
     optimizer.register_load_state_dict_pre_hook(refuse)

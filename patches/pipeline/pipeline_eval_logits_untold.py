@@ -29,8 +29,8 @@ def tell_of_logits(micro_batches: int) -> None:
         ran(__name__)
         warn_once(
             __name__,
-            f"eval_batch(return_logits=True) evaluates {micro_batches} micro-batches, and returns the logits of the "
-            "last alone. For those of all, set engine.micro_batches to 1 around calls for one micro-batch each",
+            f"eval_batch(return_logits=True) evaluates {micro_batches} micro-batches but returns only the last one's "
+            "logits. To get all of them, evaluate one micro-batch per call, with engine.micro_batches set to 1",
         )
 
 

@@ -33,8 +33,8 @@ def broadcast(engine: Any, output: Any) -> Any:
         return engine._bcast_pipe_scalar(output)
     if engine.num_stages > 1:
         raise ValueError(
-            f"eval_batch: the losses are {len(output)} tensors, and the other stages expect one: pass "
-            "bcast_loss=False, and use no monitor"
+            f"pipeline_eval_several_losses: the loss of eval_batch consists of {len(output)} tensors, but the other "
+            "stages expect one: pass bcast_loss=False, and do not use a monitor"
         )
     return [broadcast(engine, each) for each in output]
 

@@ -52,7 +52,7 @@ def warn(skipped: bool) -> None:
     else:
         took_effect(__name__, "a step with all-zero gradients was made (unpatched: AssertionError)")
     what = "a gradient is inf or nan, the step is skipped" if skipped else "this rank's gradients are 0"
-    warn_repeatedly(what, f"BF16_Optimizer: {what}; if that goes on, nothing is trained any more")
+    warn_repeatedly(what, f"bf16_nonfinite_step_ends_job: {what}. If this continues, the model is not training")
 
 
 PATCH = Patch(

@@ -61,8 +61,8 @@ def is_for(engine: Any, optimizer: Any) -> bool:
         from dsfix.log import warn
 
         warn(
-            "bf16 + ZeRO-1 + fp32 accumulation: ZeRO-1 stays off, as in this DeepSpeed without dsfix (nothing is "
-            f"partitioned, gradients accumulate in bf16): {why}"
+            "bf16_zero1_silently_off: ZeRO-1 stays off, as without dsfix (nothing is partitioned, and gradients "
+            f"accumulate in bf16): {why}"
         )
     return False
 

@@ -67,9 +67,9 @@ def scaled_by_script(engine: Any, loss: Any) -> bool:
 
         warn_repeatedly(
             __name__,
-            "fp16_stage0_loss_unscaled: the script seems to multiply the loss by its scale, which is not done twice. "
-            "Give engine.backward() the loss as it is: the patch multiplies it. If the factor is another one, "
-            "set another fp16.initial_scale_power or fp16.loss_scale.",
+            "fp16_stage0_loss_unscaled: the script seems to multiply the loss by the loss scale, so the patch does "
+            "not. Pass the unscaled loss to engine.backward(). If the factor is something else, choose a different "
+            "fp16.initial_scale_power or fp16.loss_scale",
         )
     if not scaled and scale != 1:
         took_effect(

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import BugPresent, CannotTell, Edit, Patch, Severity, Source
+from dsfix.patch import BugPresent, Edit, Patch, Severity, Source
 from dsfix.process.effects import ran, took_effect
+
+from ._tiled import module_of
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -62,21 +64,13 @@ _LEARNING_RATE, _STEPS = 0.1, 3
 
 def reproduce(lab: Lab) -> str:
     torch, reference = lab.torch, lab.reference
-    version = lab.deepspeed.__version__
-    try:
-        from deepspeed.runtime.sequence_parallel.ulysses_sp import (
-            TiledFusedLogitsLoss,
-        )
-    except ImportError:
-        raise CannotTell(f"deepspeed {version} has no TiledFusedLogitsLoss") from None
+    tiles = module_of(lab, "TiledFusedLogitsLoss").TiledFusedLogitsLoss
 
     def whole(self: Any, x: Any, y: Any) -> Any:
         return torch.nn.functional.mse_loss(self.head(x), y)
 
     def tiled(self: Any, x: Any, y: Any) -> Any:
-        return TiledFusedLogitsLoss.apply(
-            whole, self, x[None], y[None], None, _TILES, list(self.head.parameters()), "mean"
-        )
+        return tiles.apply(whole, self, x[None], y[None], None, _TILES, list(self.head.parameters()), "mean")
 
     class Model(torch.nn.Module):  # type: ignore[name-defined,misc,unused-ignore]
         def __init__(self, loss: Any, trained: bool) -> None:

@@ -17,12 +17,14 @@ Workaround: Scripts put the factor into the tiles' loss function, and divide the
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dsfix.patch import CannotTell, Patch, Replace, Severity, Source
+from dsfix.patch import Patch, Replace, Severity, Source
 from dsfix.process.effects import ran
 
-from ._tiled import with_apply
+from ._tiled import module_of, train, with_apply
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -46,6 +48,19 @@ def _graph(loss: Any) -> list[Any]:
             nodes[node] = None
             left += [each for each, _ in node.next_functions]
     return list(nodes)
+
+
+@contextlib.contextmanager
+def _without_hooks(weights: list[Any]) -> Iterator[None]:
+    """Hooks get the gradient of the whole loss, from autograd, not those of tiles."""
+    hooks = [(own, dict(own)) for weight in weights if (own := weight._backward_hooks)]
+    for own, _ in hooks:
+        own.clear()
+    try:
+        yield
+    finally:
+        for own, kept in hooks:
+            own.update(kept)
 
 
 def _give_shape(node: Any, shape: Any) -> None:
@@ -109,7 +124,8 @@ def _by_autograd(original: Any) -> Any:
             nodes.extend(leaves)
             inputs = [tile][: of_x is not None] + [node.variable for node in leaves]
             if inputs and loss.requires_grad:
-                found = dict(zip(inputs, torch.autograd.grad(loss, inputs, allow_unused=True)))
+                with _without_hooks(inputs):
+                    found = dict(zip(inputs, torch.autograd.grad(loss, inputs, allow_unused=True)))
                 gradient = found.pop(tile, None)
                 if gradient is not None:
                     of_x.flatten(0, 1)[tokens : tokens + len(tile)] = gradient
@@ -156,19 +172,13 @@ _LEARNING_RATE, _STEPS, _ACCUMULATED = 0.5, 2, 2
 def reproduce(lab: Lab) -> str:
     lab.require_ranks(2)
     torch, reference = lab.torch, lab.reference
-    version = lab.deepspeed.__version__
-    try:
-        from deepspeed.runtime.sequence_parallel.ulysses_sp import (
-            TiledFusedLogitsLoss,
-        )
-    except ImportError:
-        raise CannotTell(f"deepspeed {version} has no TiledFusedLogitsLoss") from None
+    tiles = module_of(lab, "TiledFusedLogitsLoss").TiledFusedLogitsLoss
 
     def whole(self: Any, x: Any, y: Any) -> Any:
         return torch.nn.functional.cross_entropy(self.head(x).view(-1, _WORDS), y.view(-1))
 
     def tiled(self: Any, x: Any, y: Any) -> Any:
-        return TiledFusedLogitsLoss.apply(whole, self, x, y, None, _TILES, [self.head.weight], "mean")
+        return tiles.apply(whole, self, x, y, None, _TILES, [self.head.weight], "mean")
 
     class Model(torch.nn.Module):  # type: ignore[name-defined,misc,unused-ignore]
         def __init__(self, loss: Any, tied: bool) -> None:
@@ -178,6 +188,7 @@ def reproduce(lab: Lab) -> str:
             self.head = torch.nn.Linear(_WIDTH, _WORDS, bias=False)
             if tied:
                 self.head.weight = self.words.weight
+            self.head.weight.register_hook(lambda gradient: gradient / 2)  # once, as with plain PyTorch
             self.loss = loss
 
         def forward(self, x: Any, y: Any) -> Any:
@@ -201,17 +212,8 @@ def reproduce(lab: Lab) -> str:
         right = plain(tied)
         wrong = {} if tied else {"those of a head with two times the gradient": plain(tied, _ACCUMULATED)}
         for stage in range(4):
-            config = {
-                "gradient_accumulation_steps": _ACCUMULATED,
-                "optimizer": {"type": "SGD", "params": {"lr": _LEARNING_RATE}},
-                "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
-            }
-            model = Model(tiled, tied)
-            engine = lab.initialize(model, config, model_parameters=model.parameters())
-            for step in batches.to(lab.device):
-                for ranks in step:
-                    engine.backward(engine(*ranks[lab.rank]))
-                    engine.step()
+            own = batches[:, :, lab.rank].flatten(0, 1)
+            seen = train(lab, Model(tiled, tied), own, _LEARNING_RATE, stage, _ACCUMULATED)
             after = f"stage {stage}{', tied weights' if tied else ''}: after {_STEPS} steps"
-            reports.append(reference.compare(lab.parameters(engine), right, wrong, after=after))
+            reports.append(reference.compare(seen, right, wrong, after=after))
     return "; ".join(reports)

@@ -107,8 +107,8 @@ def _tell(why: str) -> None:
     if rank() == 0 and not _told:
         _told.add(why)
         warn(
-            f"{_ID}: two backward passes of a step, and the first is lost, as without dsfix: {why}. If it is to be "
-            "discarded, say so by engine.zero_grad(); if not, add the losses, and call engine.backward once"
+            f"{_ID}: the first of two backward passes before a step is lost, as without dsfix: {why}. To discard it on "
+            "purpose, call engine.zero_grad(); otherwise add the losses and call engine.backward once"
         )
 
 

@@ -32,9 +32,10 @@ def warn_of_lost(optimizer: Any, group: int) -> None:
     ran(__name__)
     warn_once(
         __name__,
-        "a second backward pass before a step, and DeepSpeed keeps only the gradients of the last one. To add them up, "
-        "add the losses and call engine.backward once, or call engine.set_gradient_accumulation_boundary(False) before "
-        "all passes but the last, and (True) before that. If the earlier one was to be discarded, all is well",
+        "there was a second backward pass before a step; DeepSpeed keeps only the gradients of the last one. To add "
+        "them up, add the losses and call engine.backward once, or call "
+        "engine.set_gradient_accumulation_boundary(False) before every pass except the last, and (True) before the "
+        "last. If you meant to discard the earlier pass, ignore this",
     )
 
 

@@ -43,7 +43,11 @@ def is_finite(norms: Sequence[Any]) -> bool:
     if not finite:
         took_effect(__name__, "a step with an inf or nan gradient was skipped (unpatched: made)")
         what = "bf16 + ZeRO-3: a gradient is inf or nan, the step is skipped"
-        warn_repeatedly(what, f"{what}; if that goes on, nothing is trained any more")
+        warn_repeatedly(
+            what,
+            "zero3_bf16_nonfinite_step: a gradient is inf or nan, so the step was skipped. If this continues, the "
+            "model is not training",
+        )
     return finite
 
 

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from dsfix.audit import report
 from dsfix.audit.agreement import AuditVerdict, Difference
 from dsfix.audit.draft import NotAudited, Options
 from dsfix.audit.plan import Plan
 from dsfix.audit.resolve import ResolvedConfig, resolve
 from dsfix.audit.search import Search
 from dsfix.check import checking
+from dsfix.cli.printing import audit_report as report
 
 BATCH = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3}
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-3}}

@@ -221,7 +221,7 @@ def test_an_inference_config(check):
         done = check(config, release=release)
         assert done.returncode == 0
         assert "no problems found" in done.stdout
-        assert "Assumed: a config of deepspeed.init_inference" in done.stdout
+        assert "Assumed: this is a config for deepspeed.init_inference" in done.stdout
     assert check({**config, "kernel_injct": True}).returncode == 1
     assert check(config, "--plain").returncode == 1
 

@@ -97,7 +97,7 @@ def test_without_deepspeed_the_versions_in_the_log_decide(environment, log, vers
     assert patch["outcome"] == "not-affected"
     said = one_line(environment.dsfix("explain", log(INFO.format(version) + CLIP)))
     assert "not checked here, because DeepSpeed is not installed" in said
-    assert ("has the bug and the patch applies to it" in said) is affected
+    assert ("has the bug; in that environment, put" in said) is affected
 
 
 def test_a_different_release_here_than_in_the_log(environment, log):
@@ -114,8 +114,7 @@ def test_a_patch_disabled_by_the_user(environment, log):
 def test_nothing_is_recognised(environment, log):
     done = environment.dsfix("explain", log("step 1\nstep 2\n"))
     assert done.returncode == 4
-    assert "(2 lines): give" in one_line(done)
-    assert "give the error's message with its traceback, or the whole log." in one_line(done)
+    assert "(2 lines). Pass the error message with its traceback, or the whole log." in one_line(done)
 
 
 def test_an_unknown_error_is_shown(environment, log):

@@ -134,7 +134,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(environment, command, h
 
 
 def test_the_exit_statuses_are_documented(environment):
-    assert "exit status: 0 done; 1 a patch is in trouble" in " ".join(environment.dsfix("--help").stdout.split())
+    assert "exit status: 0 done 1 a patch is in trouble" in " ".join(environment.dsfix("--help").stdout.split())
 
 
 SOURCE = """\

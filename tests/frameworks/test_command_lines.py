@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from dsfix.catalogue.registry import catalogue
-from dsfix.lab.rank_variables import free_port
+from dsfix.lab.ranks import free_port
 from tests.processes import ended, without_dsfix
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "command_lines"

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from dsfix.lab.cuda.compiling import library
-from dsfix.lab.cuda.schedule import SCHEDULE
+from dsfix.lab.cuda.load import SCHEDULE
 from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.preload import ForkServer
 

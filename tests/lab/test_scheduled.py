@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.lab.cuda.schedule import SCHEDULE, Schedule, of_environment, parse
+from dsfix.lab.cuda.load import SCHEDULE, Schedule, of_environment, parse
 from dsfix.lab.distributions import LabUnavailable
 from dsfix.lab.ranks import launch
 from tests.processes import forked, to_fork

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsfix.lab.cuda.schedule import SCHEDULE
+from dsfix.lab.cuda.load import SCHEDULE
 from tests.processes import ended, forked, to_fork
 
 PROGRAM = Path(__file__).parent / "programs" / "streams.py"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dsfix.catalogue import registry
-from dsfix.lab.rank_variables import free_port
+from dsfix.lab.ranks import free_port
 
 PROGRAMS = Path(__file__).with_name("programs")
 

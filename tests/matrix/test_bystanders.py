@@ -92,6 +92,19 @@ class TestSpace:
         assert all(space.possible(job.setting) for job in jobs)
         assert len({job.id for job in jobs}) == len(jobs)
 
+    def test_other_releases_have_the_first_pinned_job_of_each_scenario_and_one_more(self):
+        parts = [[job for job in space.jobs_of(each) if not space.bound(job.scenario)] for each in ("0.14.2", "0.19.8")]
+        assert parts[0] != parts[1]
+        for part in parts:
+            names = [job.scenario.name for job in part]
+            assert set(names) == {name for name, each in scenario.load().items() if not space.bound(each)}
+            assert max(map(names.count, names)) == 2
+
+    @pytest.mark.parametrize("release", sorted(space.PARTIAL_RECORDS))
+    def test_a_release_of_few_scenarios_has_all_their_jobs(self, release):
+        jobs = [job for job in space.jobs_of(release) if not space.bound(job.scenario)]
+        assert jobs == [job for job in space.jobs() if job.scenario.name in space.PARTIAL_RECORDS[release]]
+
     def test_a_sample_has_every_family_and_all_of_known_harm(self):
         every = space.samples(space.jobs_of(space.FULL_RECORD))
         sparse = space.sparse(every, 6)
@@ -466,10 +479,6 @@ def a_record(job, found, **run):
 
 
 class TestPage:
-    def test_the_committed_records_are_current_and_explained(self):
-        found = records.load_all()
-        assert list(docs.faults(found)) == []
-
     def test_a_job_that_was_not_run_is_named(self, job):
         [fault] = docs.faults([Record("1.0")])
         assert job.id in fault

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from dsfix.check import checking, extract, keys
 from dsfix.check.arguments import checked
-from dsfix.lab.rank_variables import free_port
+from dsfix.lab.ranks import free_port
 from dsfix.rules import Level
 from dsfix.versions import module_file
 from tests.config_words import config_of

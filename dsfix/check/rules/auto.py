@@ -13,14 +13,8 @@ from ..placeholders import Path
 _BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 # filled in by transformers' HfTrainerDeepSpeedConfig and accelerate's DeepSpeedPlugin
 _FILLED = {
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "fp16.enabled",
-    "bf16.enabled",
-    "amp.enabled",
-    "amp.opt_level",
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
+    *("fp16.enabled", "bf16.enabled", "amp.enabled", "amp.opt_level"),
     *(f"optimizer.params.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
     *(f"scheduler.params.{name}" for name in ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps")),
     *(f"zero_optimization.{name}" for name in ("stage", "stage3_gather_16bit_weights_on_model_save", *_BUCKETS)),
@@ -30,14 +24,8 @@ _FILLED = {
 _NATIVE = {"data_types.keep_in_fp32_modules", "expert_parallel.preset_model"}
 # read without a config model, which would drop "auto"
 _UNMODELLED = (
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "gradient_predivide_factor",
-    "steps_per_print",
-    "communication_data_type",
-    "wall_clock_breakdown",
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
+    *("gradient_predivide_factor", "steps_per_print", "communication_data_type", "wall_clock_breakdown"),
 )
 # path in the config -> name in TrainingArguments
 _COMPARED = {

@@ -10,11 +10,7 @@ from ..facts import Facts
 
 _SECTIONS = ("fp16", "bf16", "bfloat16")
 LOSS_SCALE = (
-    "loss_scale",
-    "loss_scale_window",
-    "initial_scale_power",
-    "hysteresis",
-    "consecutive_hysteresis",
+    *("loss_scale", "loss_scale_window", "initial_scale_power", "hysteresis", "consecutive_hysteresis"),
     "min_loss_scale",
 )
 _BOOLEANS = {"true", "false", "yes", "no", "on", "off", "1", "0"}

@@ -23,14 +23,8 @@ _BLOCKS = {
     "zero_optimization.offload_param": '{"device": "cpu"}',
 }
 _TOP_BOOLEANS = (
-    "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer",
-    "prescale_gradients",
-    "wall_clock_breakdown",
-    "memory_breakdown",
-    "dump_state",
-    "sparse_gradients",
-    "disable_allgather",
+    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "prescale_gradients", "wall_clock_breakdown"),
+    *("memory_breakdown", "dump_state", "sparse_gradients", "disable_allgather"),
 )
 _TOP_NUMBERS = ("gradient_clipping", "gradient_predivide_factor", "steps_per_print")
 _BOOLEANS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}

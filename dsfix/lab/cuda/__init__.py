@@ -4,13 +4,10 @@
 torch.cuda's Python functions. Tensors are on ``cuda:N``, autograd and collectives (gloo) work, and an operator called
 with tensors on two devices raises the same error as on a GPU.
 
-Without a schedule every operator and collective is synchronous, and streams and events order nothing. With one
-(`DSFIX_LAB_SCHEDULE`, see `schedule`) they mean what CUDA says, and work is done as early or as late as they allow, so
-that a missing wait gives wrong numbers.
+Without a schedule every operator and collective is synchronous, and streams and events order nothing;
+docs/emulated-device.md describes the schedules (`DSFIX_LAB_SCHEDULE`).
 
 Limitations:
-- under a schedule, operators whose shapes depend on values, random ones that depend on them (dropout), batch norm in
-  evaluation, and sends and receives wait for their stream at once;
 - kernels, and hence rounding and random numbers, are those of the CPU; host and devices share one generator;
 - no NCCL, no CUDA graphs, no Triton or other compiled CUDA kernels, no torch.compile, no float16 speed or limits;
 - memory is counted but never runs out; the caching allocator's reserved memory equals the allocated memory;

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 from dsfix.catalogue.registry import Entry
@@ -65,9 +64,10 @@ class Case:
 
     @property
     def changes(self) -> list[dict[str, str]]:
-        entries = self.together or (self.entry,)
-        every = [change for entry in entries for change in declared(entry.patch)]
-        return list({describe.place(**change): change for change in every}.values())
+        """The changes as plain data, for processes that do not import dsfix."""
+        changes = (change for entry in self.together or (self.entry,) for change in entry.patch.changes)
+        plain = ({"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in changes)
+        return list({describe.place(**each): each for each in plain}.values())
 
     @property
     def edits(self) -> list[Edit]:
@@ -180,15 +180,3 @@ class Case:
         )
         self.expect(done.returncode == 0, f"the edits ended with {done.returncode}: {done.stdout}{done.stderr}")
         return {module: texts[telling] for module, texts in json.loads(done.stdout).items()}
-
-
-def declared(patch: Patch) -> list[dict[str, str]]:
-    """The changes of a patch as plain data, for processes that do not import dsfix."""
-    changes = [{"verb": type(c).__name__, "module": c.module, "qualname": c.qualname} for c in patch.changes]
-    return list({describe.place(**change): change for change in changes}.values())
-
-
-def compiled(text: str, qualname: str) -> list[CodeType]:
-    """The code objects of a target's outermost function in a file's text."""
-    outer = qualname.partition(".<locals>.")[0]
-    return list(describe.codes_named(compile(text, "file", "exec", dont_inherit=True), outer))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dsfix.patch import Change, Edit, Provide, Replace
-from dsfix.testing.contract.case import Case, compiled
+from dsfix.testing.contract.case import Case
 from dsfix.testing.contract.contract_process import describe
 
 Look = Mapping[str, Any]
@@ -33,8 +33,9 @@ def _place(change: Change) -> str:
 
 
 def _codes(text: str, qualname: str) -> dict[str, list[int]]:
-    """Description -> lines of the code of a target in a file's text."""
-    return {describe.of_code(code): describe.lines_of(code) for code in compiled(text, qualname)}
+    """Description -> lines of the code of a target's outermost function in a file's text."""
+    code, outer = compile(text, "file", "exec", dont_inherit=True), qualname.partition(".<locals>.")[0]
+    return {describe.of_code(each): describe.lines_of(each) for each in describe.codes_named(code, outer)}
 
 
 @functools.cache
@@ -54,23 +55,18 @@ def shipped(case: Case) -> Look:
 
 
 @functools.cache
-def written(case: Case) -> Mapping[str, str]:
-    """module -> text with the patch's edits."""
-    return case.edited(case.id, telling=False) if case.edits else {}
-
-
-@functools.cache
 def in_force(case: Case) -> Look:
     """What is at the targets with the patch, with dsfix imported first."""
     before = shipped(case)["seen"]
     observed = case.look(**case.on)
     _check_outcome(case, observed, "with dsfix imported first", "applied")
     _check_errors(case, observed, "with dsfix imported first", fixed=True)
+    edited = case.edited(case.id, telling=True)
     for change in case.patch.changes:
         place = _place(change)
         now, original = observed["seen"][place]["text"], before[place]["text"]
         if isinstance(change, Edit):
-            texts = case.text(change.module), _written_with_effects(case)[change.module]
+            texts = case.text(change.module), edited[change.module]
             old, new = (_codes(text, change.qualname) for text in texts)
             case.expect(set(new) - set(old), f"the edits of {change.target} change nothing")
             if now not in set(new) - set(old):
@@ -84,12 +80,6 @@ def in_force(case: Case) -> Look:
         elif isinstance(change, Replace):
             case.expect(now != original, f"{place} is unchanged by the patch")
     return observed
-
-
-@functools.cache
-def _written_with_effects(case: Case) -> Mapping[str, str]:
-    """Like `written`, with the edits' effect reports."""
-    return case.edited(case.id, telling=True) if case.edits else {}
 
 
 def _check_outcome(case: Case, observed: Look, when: str, expected: str, reason: str = "") -> None:
@@ -152,13 +142,14 @@ def a_hand_edit_is_left_alone(case: Case) -> None:
     """With the patch's own edits in the file, the patch is already-fixed and changes nothing."""
     if len(case.edits) != len(case.patch.changes):
         raise NotApplicable("not all of its changes are source edits")
-    observed = case.look(copy=case.copied(written(case)), **case.on)
+    edited = case.edited(case.id, telling=False)
+    observed = case.look(copy=case.copied(edited), **case.on)
     when = "with its own edits in the source"
     _check_outcome(case, observed, when, "already-fixed")
     _check_errors(case, observed, when, fixed=True)
     for edit in case.edits:
         seen = observed["seen"][_place(edit)]
-        lines = _codes(written(case)[edit.module], edit.qualname).get(seen["text"])
+        lines = _codes(edited[edit.module], edit.qualname).get(seen["text"])
         case.expect(lines == seen["lines"], f"{when} {edit.target} differs from its file")
 
 

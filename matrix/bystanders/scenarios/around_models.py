@@ -529,6 +529,53 @@ def factor_inside_tiles(job: Job) -> None:
     job.steps(engine, range(4), lambda batch: engine(*batch))
 
 
+@scenario("a mean over tiles has a factor before another loss is added, and the input above a frozen layer a gradient")
+@settings(works_around=("tiled_compute_divides_gradient", "tiled_frozen_input"), release="0.18.9", **one_job(stage="1"))
+def tiles_with_factor_and_input(job: Job) -> None:
+    nn = job.torch.nn
+    module = None if job.plain else importlib.import_module(_TILED)
+    part: Any = lambda mlp, x: mlp(x).tanh()  # noqa: E731
+    loss_of: Any = lambda head, x, y: nn.functional.mse_loss(head(x), y)  # noqa: E731
+
+    def forward(self: Any, inputs: Any, targets: Any) -> Any:
+        x, y = self.below(inputs)[None], targets[None]
+        own, head = list(self.mlp.parameters()), list(self.head.parameters())
+        if not module:
+            x = part(self.mlp, x)
+            return self.other(x).square().mean() + loss_of(self.head, x, y)
+        x = module.TiledMLP.apply(part, self.mlp, x.requires_grad_(), 2, own)
+        other, given = self.other(x).square().mean(), {"x": x, "y": y}
+        return other + 1.0 * module.sequence_tiled_compute(loss_of, 4, 2, given, {"head": self.head}, "x", head, 0)
+
+    layers = {"below": nn.Linear(16, 16).requires_grad_(False), "mlp": nn.Linear(16, 16)}
+    engine = job.engine(job.model(forward, **layers, head=nn.Linear(16, 1), other=nn.Linear(16, 1)))
+    job.steps(engine, range(4), lambda batch: engine(*batch))
+
+
+@scenario("FPDT_FFN's own bias is added in place of the one that it returns, and FPDT_LogitsLoss's losses are masked")
+@settings(works_around=("fpdt_ffn_bias_untrained", "fpdt_logits_loss_ignored"), release="0.18.9", **one_job(ranks="1"))
+def fpdt_by_hand(job: Job) -> None:
+    nn, torch = job.torch.nn, job.torch
+    torch._dynamo.config.disable = True  # the activation function is not compiled for this device
+    fpdt = None if job.plain else importlib.import_module("deepspeed.sequence.fpdt_layer")
+
+    def forward(self: Any, x: Any, labels: Any) -> Any:
+        x, up, down = self.below(x)[:, None], self.up, self.down
+        if fpdt:
+            x = fpdt.FPDT_FFN.apply(x, up.weight, up.bias, down.weight, down.bias, False, 2)[0] + down.bias
+            group = torch.distributed.group.WORLD
+            losses = fpdt.FPDT_LogitsLoss.apply(x, labels[None], self.head.weight, 0, 1, group, 2)[:, 0]
+        else:
+            x = down(nn.functional.gelu(up(x), approximate="tanh"))
+            losses = nn.functional.cross_entropy(self.head(x)[:, 0], labels.clamp(min=0), reduction="none")
+        return (losses * (labels != -100)).mean()
+
+    layers = {"below": nn.Linear(16, 16), "up": nn.Linear(16, 24), "down": nn.Linear(24, 16)}
+    engine = job.engine(job.model(forward, **layers, head=nn.Linear(16, 120, bias=False)))
+    labels = torch.tensor([3, -100, 7, -100], device=job.device)
+    job.steps(engine, range(4), lambda batch: engine(batch[0], labels))
+
+
 @scenario("labels are masked: a sum over tiles is divided by the number of labels, and TiledLoss has one tile")
 @settings(works_around=("tiled_loss_unweighted",), release="0.18.9", **one_job())
 def tiles_of_a_sum(job: Job) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..catalogue import registry
-from ..outcome import shortened_list
-from .agreement import AuditVerdict, Difference
-from .plan import Plan
-from .resolve import ResolvedConfig
-from .search import SearchResult
+from ...audit.agreement import AuditVerdict, Difference
+from ...audit.plan import Plan
+from ...audit.resolve import ResolvedConfig
+from ...audit.search import SearchResult
+from ...catalogue import registry
+from ...outcome import shortened_list
+from .output import wrapped
 
 _NAMES, _DIFFERENCES = 3, 8  # shown in the text; the JSON has all
 _PHASES = {
@@ -88,7 +87,7 @@ def text(audit: Audit) -> Iterator[str]:
             yield ""
             yield f"{heading}:"
             for sentence in sentences:
-                yield from _wrapped(f"- {sentence}", 2)
+                yield from wrapped(f"- {sentence}", "  ", "    ")
 
 
 def described(plan: Plan) -> str:
@@ -122,13 +121,13 @@ def in_short(verdict: AuditVerdict) -> str:
 
 def _verdict(heading: str, verdict: AuditVerdict) -> Iterator[str]:
     if verdict.failed:
-        yield from _wrapped(f"{heading}: nothing compared: {verdict.failed}", 0)
+        yield from wrapped(f"{heading}: nothing compared: {verdict.failed}")
     elif not verdict.differences:
         yield f"{heading}: agrees with PyTorch within rounding ({verdict.comparisons} comparisons)"
     else:
         yield f"{heading}: differs from PyTorch ({verdict.comparisons} comparisons):"
         for difference in verdict.differences[:_DIFFERENCES]:
-            yield from _wrapped(f"- {sentence(difference)}", 2)
+            yield from wrapped(f"- {sentence(difference)}", "  ", "    ")
         more = len(verdict.differences) - _DIFFERENCES
         if more > 0:
             yield f"  and {more} more (--json)"
@@ -173,33 +172,22 @@ def _fixes(audit: Audit) -> Iterator[str]:
     if without is None or without.agrees:
         if without is not None and not verdict.agrees:
             only = "This happens only with dsfix: a patch is wrong. Please report it; DSFIX_SKIP=ID disables a patch."
-            yield from _wrapped(only, 0)
+            yield from wrapped(only)
         return
     if search_result is not None and search_result.fixes:
         partly = "Fixed" if verdict.agrees else "Partly fixed"
         yield f"{partly} by dsfix, with `import dsfix` on the first line of the script:"
         for fix in search_result.fixes:
             entry = registry.catalogue().get(fix.patch)
-            yield from _wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", 2)
+            yield from wrapped(f"- {fix.patch}{f': {entry.patch.title}' if entry is not None else ''}", "  ", "    ")
     elif search_result is not None and search_result.candidates:
-        yield from _wrapped(
-            f"Fixed by dsfix, by one or more of {', '.join(search_result.candidates)}; the search ran out of time.", 0
+        yield from wrapped(
+            f"Fixed by dsfix, by one or more of {', '.join(search_result.candidates)}; the search ran out of time."
         )
     elif verdict.agrees:
         yield "Fixed by dsfix: `import dsfix` on the first line of the script."
     else:
         yield "No dsfix patch fixes it."
-
-
-def _wrapped(sentence: str, indent: int) -> Iterator[str]:
-    yield from textwrap.wrap(
-        sentence,
-        shutil.get_terminal_size((120, 24)).columns,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * (indent + 2 * bool(indent)),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def as_json(audit: Audit) -> dict[str, Any]:
