@@ -361,7 +361,7 @@ def muon_rates_by_hand(job: Job) -> None:
 
 @scenario("Muon's learning rate is multiplied by the static loss scale")
 @settings(
-    works_around=("muon_fp16_divided_by_loss_scale",),
+    works_around=("muon_fp16_divided_by_loss_scale", "muon_fp16_overflow_repeats"),
     release="0.18.9",
     reference=False,
     **one_job(ranks="1", stage="1", precision="fp16", clipping="on"),
