@@ -1,3 +1,3 @@
 """Written by `python -m matrix docs`."""
 
-PROVEN_ON = "2026-11-30"  # the day of the latest run of a reproduction in the record
+PROVEN_ON = "2026-12-01"  # the day of the latest run of a reproduction in the record

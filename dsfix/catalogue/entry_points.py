@@ -30,9 +30,8 @@ def declared() -> Iterator[Plugin]:
     """Every entry point of the group, by distribution; each distribution once, as importlib.metadata finds it."""
     for name, written in sorted({normalized(candidate): candidate for candidate in _candidates()}.items()):
         try:
-            group_entry_points = metadata.distribution(
-                written
-            ).entry_points  # as written: Python 3.9 does not normalize dots
+            # as written: Python 3.9 does not normalize dots
+            group_entry_points = metadata.distribution(written).entry_points
         except Exception as error:  # metadata that cannot be read
             yield Plugin(name, "entry_points.txt", error_text(error))
             continue

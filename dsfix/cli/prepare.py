@@ -32,9 +32,8 @@ def require_deepspeed() -> None:
     version = versions.installed("deepspeed")
     if version is None:
         raise CommandError(f"DeepSpeed is not installed for {sys.executable}: nothing to patch", NO_DEEPSPEED)
-    if (
-        version and versions.module_file("deepspeed.runtime") is None
-    ):  # "": the one that is imported is not the installed one
+    # "": the one that is imported is not the installed one
+    if version and versions.module_file("deepspeed.runtime") is None:
         raise CommandError(
             f"deepspeed {version} is registered as installed, but its package is missing or incomplete: reinstall it",
             NO_DEEPSPEED,

@@ -100,9 +100,8 @@ class _FileReader:
         self._reading, self._file = reading, file
         self._cleaner = Cleaner()
         self._last: dict[tuple[str, str], int] = {}  # problem and process -> the last line counted
-        self._chain: dict[
-            str, tuple[bool, str]
-        ] = {}  # process -> whether its last chain of errors is known, and its first error
+        # process -> whether its last chain of errors is known, and its first error
+        self._chain: dict[str, tuple[bool, str]] = {}
 
     def look_at(self, excerpt: Excerpt) -> None:
         lines = unboxed(self._cleaner.lines(excerpt.text, excerpt.first))

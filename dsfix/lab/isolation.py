@@ -64,9 +64,8 @@ def isolated_environment(scratch: Path, *, path: Path | None = None, skip: Itera
     if cache.exists() and not os.access(cache, os.W_OK):  # a shared read-only cache with the emulated device
         inherited["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
     paths = [str(path or ""), *inherited.get("PYTHONPATH", "").split(os.pathsep)]
-    inherited["PYTHONPATH"] = os.pathsep.join(
-        os.path.abspath(each) for each in paths if each
-    )  # processes differ in cwd
+    # absolute: processes differ in cwd
+    inherited["PYTHONPATH"] = os.pathsep.join(os.path.abspath(each) for each in paths if each)
     inherited["DSFIX_SKIP"] = ",".join(filter(None, [inherited.get("DSFIX_SKIP", ""), *skip]))
     return inherited
 

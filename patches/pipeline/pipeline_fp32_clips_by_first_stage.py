@@ -31,7 +31,7 @@ PATCH = Patch(
             after="total_norm = 0",
             code="tensor_parallel_rank = bwc_tensor_model_parallel_rank(mpu)",
             effect=RAN,  # whether the norm exceeds the limit
-            when="mpu is not None and bwc_tensor_model_parallel_rank(mpu) != mpu.get_model_parallel_rank()",
+            when="getattr(mpu, 'get_pipe_parallel_world_size', lambda: 1)() > 1",  # on the first stage, too
         ),
         Edit(
             _CLIP,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from matrix.bystanders.scenario import Job, scenario, settings
+from matrix.bystanders.space import one_job
 
 _ACCUMULATING = [{"stage": stage, "accumulation": "3", "ranks": "1"} for stage in "012"]
 _MANY = [{"stage": stage, "offload": "optimizer", "ranks": "2"} for stage in "12"]
@@ -381,6 +382,34 @@ def non_reentrant_of_deepspeed(job: Job) -> None:
     model = job.model(forward, blocks=torch.nn.ModuleList(blocks), head=torch.nn.Linear(16, 1, bias=False))
     engine = job.engine(model)
     job.steps(engine, range(4))
+
+
+@scenario("blocks enter autocast themselves, within deepspeed.checkpointing")
+@settings(
+    works_around=("checkpoint_recomputed_without_autocast",),
+    reference=False,
+    release="0.18.9",
+    **one_job(stage="0", ranks="1"),
+)
+def autocast_within_checkpoint(job: Job) -> None:
+    torch = job.torch
+    torch.manual_seed(0)
+    blocks = [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(2)]
+    checkpointing = importlib.import_module("deepspeed").checkpointing
+
+    def run(block: Any, x: Any) -> Any:
+        with torch.autocast("cuda", torch.bfloat16):
+            return block(x)
+
+    def forward(self: Any, x: Any) -> Any:
+        x = x.detach().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16):
+            for block, name in zip(self.blocks, ("checkpoint", "non_reentrant_checkpoint")):
+                x = getattr(checkpointing, name)(partial(run, block), x)
+            return self.head(x)
+
+    engine = job.engine(job.model(forward, blocks=torch.nn.ModuleList(blocks), head=torch.nn.Linear(16, 1)))
+    job.steps(engine, range(3))
 
 
 # with ZeRO-3 its hooks are recompiled for half a minute

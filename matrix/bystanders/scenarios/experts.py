@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import Any
 from unittest import mock
 
@@ -306,6 +307,36 @@ def two_of_experts(job: Job) -> None:
 @scenario("top-2 routing with noise to experts on two ranks", pinned=[{"stage": "2"}], **_SECOND)
 def two_of_experts_on_two_ranks(job: Job) -> None:
     _passed(job, 2, 2, capacity_factor=0.5)
+
+
+def _masked(job: Job, ks: Iterable[int]) -> None:
+    """Trains layers that are told which tokens are used: all of them."""
+    nn = job.torch.nn
+    job.torch.manual_seed(0)
+    if hasattr(job.torch, "compiler") and hasattr(job.torch.compiler, "set_stance"):
+        job.torch.compiler.set_stance("force_eager")  # parts of the layer are compiled on first use
+    make = importlib.import_module("deepspeed.moe.layer").MoE
+    layers = [make(16, nn.Linear(16, 16), _EXPERTS, k=k, capacity_factor=_EXPERTS / k) for k in ks]
+
+    def forward(self: Any, x: Any) -> Any:
+        for layer in self.layers:
+            x = x + layer(x, job.torch.ones(len(x), device=x.device))[0]
+        return self.head(x)
+
+    engine = job.engine(job.model(forward, layers=nn.ModuleList(layers), head=nn.Linear(16, 1)))
+    job.steps(engine, range(3))
+
+
+@scenario("top-2 and top-3 routing with a mask by which all tokens are used", release="0.18.9", reference=False)
+@settings(**space.one_job(stage="0"))
+def experts_all_used(job: Job) -> None:
+    _masked(job, (2, 3))
+
+
+@scenario("top-2 routing with a mask by which all tokens are used", release="0.14.2", reference=False)
+@settings(**space.one_job(stage="0"))
+def two_of_experts_all_used(job: Job) -> None:
+    _masked(job, (2,))
 
 
 @scenario("top-1 routing to experts on two ranks, no token is dropped", pinned=[{"stage": "0"}], **_SECOND)

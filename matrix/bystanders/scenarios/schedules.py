@@ -330,6 +330,33 @@ def lengthened_by_root(job: Job) -> None:
     _lengthened(job, (8, 12, 12, 16), "fixed_root", total_curriculum_step=4, root_degree=2)
 
 
+@scenario("random-LTD lengthens sequences from a multiple of its steps", release="0.18.9")
+@settings(works_around=("random_ltd_below_minimum",), **one_job(stage="0", ranks="1"))
+def lengthened_of_layers(job: Job) -> None:
+    schedule = {
+        "min_value": _LEAST,
+        "max_value": _MOST,
+        "schedule_type": "fixed_linear",
+        "schedule_config": {"require_steps": 3, "seq_per_step": _STEP},
+    }
+    random_ltd = {
+        "enabled": True,
+        "total_layer_num": 2,
+        "random_ltd_layer_num": 1,
+        "random_ltd_layer_id": [0],
+        "model_mask_name": None,
+        "model_type": "decoder",
+        "hidden_state_order": "batch_seq_dim",
+        "random_ltd_schedule": schedule,
+    }
+    routing = {"enabled": True, "random_ltd": random_ltd}
+    engine = job.engine(job.MLP(), data_efficiency={"enabled": True, "data_routing": routing})
+    for step, length in enumerate((4, 8, 12, 16)):
+        job.train(engine, step)
+        was = length if job.plain else engine.random_ltd_scheduler.get_current_seq()
+        job.note(f"step {step}: length", job.torch.tensor(float(was)))
+
+
 def _engine(job: Job) -> Any:
     """An engine whose data loader draws samples by difficulty."""
     metric = {
