@@ -89,7 +89,7 @@ def test_off_logs_nothing(scenes):
 
 
 LATE, LEFT = "attached, replac", "the engine does "
-UNKNOWN, NOT_MOVED = "no ds_id: attach", "never moved ther"
+UNKNOWN, NOT_MOVED = "no ds_id: attach", "it was never mov"
 WEIGHT, SCALE = ["late.weight", "parameter", [2, 2]], ["late.scale", "buffer", [2]]
 SMALL = [[f"1.{name}", "parameter", [2], "cpu", NOT_MOVED] for name in ("weight", "bias")]
 CASES = {
