@@ -44,11 +44,11 @@ def run(options: argparse.Namespace) -> int:
         output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **payload})
     elif bugs:
         print(survey.heading())
-        _print(f"in {about}deepspeed {release}", [upstream.line(*each) for each in here])
-        lines = [(bug.row, upstream.line(bug, answer)) for bug, answer in others]
-        newest = known.releases[-1]
+        _print(f"in {about}deepspeed {release}", (line for each in here for line in upstream.lines(*each)))
+        spans = {bug: f"{bug.row.first} to {bug.row.last or known.releases[-1]}" for bug, _ in others}
         _print(
-            "in other releases", [(name, f"{row.first} to {row.last or newest}: {text}") for row, (name, text) in lines]
+            "in other releases",
+            ((name, f"{spans[bug]}: {text}") for bug, answer in others for name, text in upstream.lines(bug, answer)),
         )
         print("\n`python -m dsfix show NAME` explains one.")
     else:
