@@ -1,19 +1,20 @@
-"""The samples of output in docs/: a line "…" stands for any lines, "…" inside one for any text."""
+"""The samples of output in docs/."""
 
+import json
+import os
 import re
 from pathlib import Path
+
+from matrix.site.samples import prints
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-def sample(page, first):
-    """The sample of the page whose first line begins so."""
-    return re.search(rf"^```\n({re.escape(first)}[\s\S]*?)^```$", (DOCS / page).read_text("utf-8"), re.M)[1]
-
-
-def prints(shown, sample):
-    """Whether what was printed is the sample."""
-    lines = (
-        r"(?:.*\n)*?" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in sample.splitlines()
-    )
-    return re.fullmatch("".join(lines), shown.rstrip("\n") + "\n") is not None
+def assert_sample(page, shown):
+    """The page has a sample of what was shown; `matrix.site` asks for all of it, in a file."""
+    blocks = re.findall(r"^```(\w*)\n([\s\S]*?)^```$", (DOCS / page).read_text("utf-8"), re.M)
+    sample = next((text for language, text in blocks if not language and prints(shown, text)), None)
+    assert sample, f"{page} has no sample of this:\n{shown}"
+    if "SAMPLES" in os.environ:
+        with open(os.environ["SAMPLES"], "a", encoding="utf-8") as file:
+            print(json.dumps([sample, f"{shown}\n"]), file=file)

@@ -44,11 +44,11 @@ def run(options: argparse.Namespace) -> int:
         output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **payload})
     elif bugs:
         print(survey.versions_line())
-        _print(f"in {about}deepspeed {release}", [known_bugs.line(*each) for each in here])
-        lines = [(bug.row, known_bugs.line(bug, answer)) for bug, answer in others]
-        newest = known.releases[-1]
+        _print(f"in {about}deepspeed {release}", (line for each in here for line in known_bugs.lines(*each)))
+        spans = {bug: f"{bug.row.first} to {bug.row.last or known.releases[-1]}" for bug, _ in others}
         _print(
-            "in other releases", [(name, f"{row.first} to {row.last or newest}: {text}") for row, (name, text) in lines]
+            "in other releases",
+            ((name, f"{spans[bug]}: {text}") for bug, answer in others for name, text in known_bugs.lines(bug, answer)),
         )
         print("\n`python -m dsfix show ID` explains one.")
     else:

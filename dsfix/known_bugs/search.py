@@ -43,6 +43,7 @@ STOP_WORDS = set(
 )
 _VERSION = re.compile(r"\b\d+\.\d[\w.+]*")
 _ZERO = re.compile(r"\b(?:zero|stage|z)[ =_-]*([0-3])(?:(?: ?/ ?| (?:and|or|to) (?:zero)?-?)([0-3]))?\b", re.I)
+_CAMEL_CASE = re.compile(r"(?<=[a-z]{2})(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")  # not LoRA, MoE, NaN
 _ENDING = re.compile(r"(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$")
 
 
@@ -70,18 +71,17 @@ def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> lis
 
 
 def words(text: str) -> list[str]:
-    """Stems without stop words; ZeRO-3, "zero 3" and "stage 3" become "zero3"."""
-    plain = _ZERO.sub(
-        r" zero\1 zero\2 ", _VERSION.sub(" ", re.sub("ZeRO|DeepSpeed", lambda name: name[0].lower(), text))
-    )
+    """Stems without stop words; "GatheredParameters" is its words, and itself in lower case; ZeRO-3, "zero 3" and
+    "stage 3" become "zero3"."""
+    plain = _ZERO.sub(r" zero\1 zero\2 ", _VERSION.sub(" ", text))
     plain = re.sub(r"\b(?:without zero|no zero|zero off|zero is off)\b", " zero0 ", plain, flags=re.I)
     plain = re.sub(r"\bout[ -]of[ -]memory\b", " memory ", plain, flags=re.I)
-    parts = re.findall(r"[^\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", plain).lower())
-    return [
-        _SYNONYM_STEMS.get(each) or _SYNONYM_STEMS.get(_stem(each)) or _stem(each)
-        for each in parts
-        if each not in STOP_WORDS
-    ]
+    parts = (part for name in re.findall(r"[^\W_]+", plain) for part in {*_CAMEL_CASE.split(name), name})
+    return [_term(part.lower()) for part in parts if part.lower() not in STOP_WORDS]
+
+
+def _term(word: str) -> str:
+    return _SYNONYM_STEMS.get(word) or _SYNONYM_STEMS.get(_stem(word)) or _stem(word)
 
 
 def _stem(word: str) -> str:

@@ -57,9 +57,11 @@ def config(entry: Entry) -> str:
     return inspect.getsource(condition) if condition else ""
 
 
-def version_form(releases: Sequence[str], here: Sequence[str], torch: Sequence[str], with_torch: Sequence[str]) -> str:
-    """The form that tells whether one's own versions have the bug; a script fills it in."""
-    data = {"releases": releases, "affected": here, "torches": torch, "with": with_torch}
+def version_form(
+    releases: Sequence[str], here: Sequence[str], torch: Sequence[str], with_torch: Sequence[str], needs: str = ""
+) -> str:
+    """The form that tells whether one's own versions have the bug; a script fills it in. needs: `text.beside`."""
+    data = {"releases": releases, "affected": here, "torches": torch, "with": with_torch, "needs": [needs]}
     fields = " ".join(f'data-{name}="{quoted(" ".join(values))}"' for name, values in data.items())
     return f'```{{raw}} html\n<form class="mine" hidden {fields}></form>\n```\n'
 
@@ -79,7 +81,7 @@ def render(entry: Entry, found: Evidence, jobs: Sequence[Record], diff: str | No
         f"`{entry.id}` · {patch.severity.value} · {coverage.area(entry)} · "
         f"DeepSpeed {text.affected(patch, found.releases)}"
         f"{f' · with {text.escape(beside)}' if beside else ''}\n",
-        version_form(found.releases, here, torch, torches(patch.affects, torch)),
+        version_form(found.releases, here, torch, torches(patch.affects, torch), beside),
         _remedy(entry, here[-1]),
         "## What users see\n",
         *_seen(entry, seen),
@@ -164,7 +166,7 @@ def _effect(entry: Entry) -> Iterator[str]:
     if RAN in effects:
         yield "The report of a job says that its code ran; whether a result changed, only the device knows.\n"
     if not effects:
-        yield "It tells nothing: `dsfix.report()` says that it was applied, not whether it changed a result.\n"
+        yield "The log does not say: `dsfix.report()` shows that it was applied, not whether it changed a result.\n"
 
 
 def _proof(entry: Entry, found: Evidence) -> Iterator[str]:
@@ -188,22 +190,25 @@ def _proof(entry: Entry, found: Evidence) -> Iterator[str]:
 def _bystanders(patch_id: str, jobs: Sequence[Record]) -> Iterator[str]:
     one = bystanders.of(patch_id, jobs)
     record = records.judging_record(patch_id, jobs)
-    if one is None or record is None:
-        return
-    ones = {job: run.one[patch_id] for job, run in record.jobs.items() if patch_id in run.one}
+    ones = {job: run.one[patch_id] for job, run in record.jobs.items() if patch_id in run.one} if record else {}
     same = {job: each for job, each in ones.items() if each.state == Compared.SAME}
     # a job that ended early without the patch did less
     right = [each for each in ones.values() if each.state == Compared.RIGHT and math.isfinite(each.before)]
     kinds = {"stay the same": list(same.values()), "are corrected": right}
-    if rows := [(kind, *map(str, (len(each), *_added(each)))) for kind, each in kinds.items() if each]:
-        yield "## What it costs\n"
+    yield "## What it costs\n"
+    if one and (rows := [(kind, *map(str, (len(each), *_added(each)))) for kind, each in kinds.items() if each]):
         yield (
             f"On {one.release}, with small models, a job has at most so many more collectives, waits of the host for "
             "the device and bytes of peak memory than without this patch:\n"
         )
         yield text.table(("results", "jobs", "collectives", "host waits", "peak bytes"), rows)
-        yield "[What all patches together cost](../docs/overhead.md), at import and in a step.\n"
+    else:
+        yield "What it adds to a job is not measured.\n"
+    yield "[What all patches together cost](../docs/overhead.md), at import and in a step.\n"
     yield "## Jobs that stay the same\n"
+    if not one or not one.jobs:
+        yield "No job of the [record](../results/bystanders.md) runs its code.\n"
+        return
     yield f"On {one.release}, [{one.jobs} jobs](../results/bystanders.md) run its code.\n"
     scripts = scenario.load()
     names = dict.fromkeys(job.partition("-")[0] for job in same)

@@ -26,7 +26,7 @@ from matrix.pages import evidence
 from matrix.parts import docs as parts
 from matrix.parts import record as parts_record
 from matrix.sdists import Index
-from matrix.site import bugs, diffs, guides, index, known, links, start
+from matrix.site import bugs, diffs, guides, index, known, links, samples, start
 
 NAME = "site"
 HELP = "build the documentation site: the guides, a page for each bug, and the search"
@@ -89,7 +89,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "results/bystanders.md", bystanders.render(jobs)
     yield "results/parts.md", parts.render(parts_record.load())
     yield "results/deepspeed-tests.md", deepspeed_tests.render(deepspeed_tests_records.load_all())
-    for name, text in guides.pages(CHECKOUT, sdists):
+    for name, text in guides.pages(CHECKOUT, sdists, samples.by_tests(CHECKOUT)):
         yield name, text
         if guides.searched(name):
             searched += index.of_guide(name, text)
@@ -104,6 +104,8 @@ def rows() -> tuple[Bug, ...]:
 
 
 def _seen() -> dict[str, str]:
-    """Id -> the last line of the error that a real run of its reproduction ended with."""
-    records = re.split(r"^=== (\S+)-[\d.]+\n", _TRACEBACKS.read_text(encoding="utf-8"), flags=re.M)[1:]
-    return {name: text.rstrip().splitlines()[-1] for name, text in zip(records[::2], records[1::2])}
+    """Id -> the error that a real run of its reproduction ended with; of a long message, the first lines."""
+    plain = re.sub(r"^\[rank\d+\]: |\x1b\[\d*m", "", _TRACEBACKS.read_text(encoding="utf-8"), flags=re.M)
+    records = re.split(r"^=== (\S+)-[\d.]+\n", plain, flags=re.M)[1:]
+    messages = (re.split(r"^(?=[\w.]+(?:Error|Exit)\b)", text, flags=re.M)[-1] for text in records[1::2])
+    return {name: "\n".join(message.splitlines()[:6]) for name, message in zip(records[::2], messages)}

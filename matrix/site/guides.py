@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
-import shlex
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dsfix.cli.exits import OK, TROUBLE, CommandError
+from dsfix.cli.exits import CommandError
 from matrix.sdists import Index, Unavailable
+from matrix.site import samples
 
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "dsfix/*/README.md", "matrix/**/README.md")
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
-_SAMPLE = re.compile(
-    r"^```\n(\$ python (-m dsfix (?:list|find|show|check) .*|-c \"import dsfix, deepspeed\")\n)[\s\S]*?^```$", re.M
-)
-_CONFIG = re.compile(r"^```json\n([\s\S]*?)^```$", re.M)  # that a page checks in its samples
-_RELEASE = "0.14.2"  # that the samples are of
+_BLOCK = re.compile(r"^```(\w*)\n([\s\S]*?)^```$", re.M)
+_RELEASE = "0.14.2"  # that samples are of which name no other
 
 
 def searched(name: str) -> bool:
@@ -29,7 +23,7 @@ def searched(name: str) -> bool:
     return not name.endswith(("/README.md", "/patches.md", "CHANGELOG.md"))
 
 
-def pages(checkout: Path, index: Index) -> Iterator[tuple[str, str]]:
+def pages(checkout: Path, index: Index, by_tests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Path in the checkout and text of each page: with whole samples, and without links to what is no page."""
     paths = [path for pattern in PAGES for path in sorted(checkout.glob(pattern))]
     for path in paths:
@@ -44,23 +38,23 @@ def pages(checkout: Path, index: Index) -> Iterator[tuple[str, str]]:
         name = str(path.relative_to(checkout))
         if name == "docs/patches.md":
             text = re.sub(r"^\| `(\w+)` \|", r"| [`\1`](../bugs/\1.md) |", text, flags=re.M)
-        config = _CONFIG.search(text)
-        text = _SAMPLE.sub(functools.partial(_whole, index=index, config=config[1] if config else ""), text)
-        yield name, text
+        blocks = list(_BLOCK.finditer(text))
+        with ThreadPoolExecutor(2) as pool:
+            made = pool.map(functools.partial(_whole, blocks, index, by_tests), range(len(blocks)))
+            yield name, _BLOCK.sub(lambda _, made=made: next(made), text)  # type: ignore[misc]
 
 
-def _whole(sample: re.Match[str], index: Index, config: str) -> str:
-    """The sample with all that the command prints; as it is written if the release is not available."""
+def _whole(blocks: Sequence[re.Match[str]], index: Index, by_tests: Mapping[str, str], place: int) -> str:
+    """A block of a page; a sample with all that is shown, or as it is written if the release is not available."""
+    language, text = blocks[place].groups()
+    if language:
+        return blocks[place][0]
+    if not text.startswith("$ "):
+        return f"```text\n{by_tests.get(text, text)}```"
+    configs = [block[2] for block in blocks[:place] if block[1] == "json"]
+    release = re.search(r"^ds_config.json: deepspeed ([\d.]+\d)", text, re.M)
     try:
-        sources = index.sources(_RELEASE)
+        sources = index.sources(release[1] if release else _RELEASE)
     except Unavailable:
-        return sample[0]
-    environment = {**os.environ, "DSFIX_DISABLE": "", "PYTHONPATH": str(sources), "COLUMNS": "80", "RANK": "0"}
-    command = [sys.executable, *shlex.split(sample[2])]
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "ds_config.json").write_text(config, encoding="utf-8")
-        done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
-    log = "".join(re.findall(r"^\[dsfix\].*\n", done.stderr, re.M)) or done.stdout
-    if done.returncode not in (OK, TROUBLE) or not log:
-        raise CommandError(f"a sample cannot be made, {sample[1].strip()}: {done.stderr}")
-    return f"```text\n{sample[1]}{log}```"
+        return f"```text\n{text}```"
+    return f"```text\n{samples.by_command(text, configs[-1] if configs else '', sources)}```"

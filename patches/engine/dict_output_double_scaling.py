@@ -3,7 +3,7 @@
 Why: since 0.18.3 the loss is no longer divided by the gradient accumulation steps (GAS): a hook on each tensor that the
     model returns divides its gradient. Where one of them was computed from another, as in {"loss": …, "logits": …}, the
     gradient passes two hooks and is divided by GAS². A part of the loss that comes from no returned tensor, such as a
-    penalty on parameters, is not divided at all. Nothing fails.
+    penalty on parameters, is not divided at all. Nothing fails. accelerate's `backward(loss)` calls the engine's.
 How: `engine.backward(loss)` divides the loss itself, as through 0.18.2 and since 0.19.6, and the hooks of engines with
     the same GAS do not change that pass. Where the graph has parts with another divisor (another GAS, the script's own
     head, a reentrant checkpoint) or over 3,000 operations (with a warning), and after `create_graph`, the hooks divide

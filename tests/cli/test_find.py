@@ -1,8 +1,11 @@
 """Which bugs `find` returns for words and for upstream numbers."""
 
 import json
+import re
 
 import pytest
+
+from dsfix.catalogue import registry
 
 FLAGSHIP = "zero3_offload_clip_device"
 
@@ -25,6 +28,10 @@ def find(environment, *words, **variables):
         ("clipping: tensors on cuda and cpu", FLAGSHIP),
         ("Stage 3 offloading, clipped gradients: cuda and cpu", FLAGSHIP),
         ("numpy 2 BUFSIZE", "numpy_bufsize"),
+        ("gradients half as large with accelerate", "dict_output_double_scaling"),
+        *((name, "zero3_gather_of_two_dtypes") for name in ("GatheredParameters", "gathered parameters")),
+        ("gatheredparameters", "zero3_gather_of_two_dtypes"),
+        ("lora: checkpointing of frozen parameters", "zero3_checkpoint_recompute"),
     ],
 )
 def test_words_lead_to_the_bug(environment, words, patch):
@@ -44,6 +51,13 @@ def test_words_lead_to_the_bug(environment, words, patch):
 )
 def test_of_the_patches_for_one_bug_the_one_that_fits_is_named(environment, release, words, patch):
     assert find(environment.install(release), *words.split())[0][0] == f"patch {patch}"
+
+
+def test_each_patch_for_a_bug_has_its_own_line(environment):
+    shown = environment.install("0.14.2").dsfix("find", "first", "step", "warmup", DSFIX_ONLY="").stdout
+    here = shown.partition("in other releases")[0]
+    for patch in ("warmup_first_step", "warmup_cosine_first_step"):
+        assert re.search(rf"^  {patch} .*{registry.catalogue()[patch].patch.title[:12]}", here, re.M), shown
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from dsfix.catalogue import registry
+from tests.samples import assert_sample
+
 DEEPSPEED = """
 class Engine:
     global_steps = 2
@@ -103,6 +106,16 @@ def test_line_and_file(telling):
         "step": 3,
         "what": "twice 3",
     }
+
+
+def test_the_sample_in_the_docs(world):
+    flagship = "zero3_offload_clip_device"
+    effect = next(each.effect for each in registry.catalogue()[flagship].patch.changes if each.effect)
+    world.package(init=DEEPSPEED.replace("= 2", "= 16"))
+    world.patch(flagship, DECLARING.replace("two were added", effect))
+    result = world.run("import dsfix, deepspeed; engine = deepspeed.initialize()[0]; deepspeed.h(4)")
+    [line] = [line for line in result.log if "took effect" in line]
+    assert_sample("outcomes.md", line)
 
 
 def test_other_ranks_are_silent(telling):

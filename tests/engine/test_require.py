@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.samples import assert_sample
+
 REQUIRE = """
     try:
         dsfix.require({ids})
@@ -48,6 +50,11 @@ def test_met_if_dsfix_is_reloaded(simple):
 )
 def test_not_met(simple, imports, environment, said):
     assert required(simple, imports, **environment) == f"this script requires dsfix, but {said}"
+
+
+def test_the_sample_in_the_docs(simple):
+    message = required(simple, "import deepspeed, dsfix")
+    assert_sample("frameworks.md", f"dsfix.outcome.RequirementError: {message}")
 
 
 @pytest.mark.parametrize(

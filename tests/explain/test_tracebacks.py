@@ -15,18 +15,8 @@ TRACEBACKS = {
     for name, text in re.findall(r"^=== (.+)\n((?:(?!=== ).*\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
 }
 SYMPTOMS = {entry.id: entry.patch.symptom for entry in registry.catalogue().values() if entry.patch.symptom}
-# recorded under a name other than the patch's
-PATCH_OF = {
-    "several_backwards": "zero12_several_backwards_drop",
-    "empty_parameter": "zero12_empty_parameter",
-    "cpu_split_view": "cpu_zero12_split_view",
-}
 RECORDED = {name: name.rpartition("-")[0] for name in TRACEBACKS}
-OF_A_PATCH = {
-    name: PATCH_OF.get(recorded, recorded)
-    for name, recorded in RECORDED.items()
-    if PATCH_OF.get(recorded, recorded) in SYMPTOMS
-}
+OF_A_PATCH = {name: recorded for name, recorded in RECORDED.items() if recorded in SYMPTOMS}
 OF_A_SIGNATURE = {
     name: re.sub(r"_zero\d$", "", recorded) for name, recorded in RECORDED.items() if name not in OF_A_PATCH
 }

@@ -7,7 +7,7 @@ import pytest
 
 from dsfix.guards import dispatch
 from dsfix.settings import Settings
-from tests.samples import prints, sample
+from tests.samples import assert_sample
 
 MODEL = '''
 class Device:
@@ -158,9 +158,7 @@ def test_the_sample_in_the_docs(job):
     devices = {"embed_tokens": 0, "layers.0": 0, "layers.1": 1, "rotary_emb": 0}
     parts = ", ".join(f"'model.{name}': Module(Hook({device}))" for name, device in devices.items())
     result = job(f"tell(start(Model({{{parts}}})))", LOCAL_RANK="0")
-    assert prints(f"dsfix.guards.GuardError: {result.value}", sample("guards.md", "dsfix.guards.GuardError")), (
-        result.value
-    )
+    assert_sample("guards.md", f"dsfix.guards.GuardError: {result.value}")
 
 
 @pytest.mark.parametrize(

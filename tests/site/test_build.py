@@ -49,8 +49,8 @@ def test_a_guide_keeps_links_to_pages_alone_and_names_what_the_repository_has_be
     (tmp_path / "README.md").write_text("[licence](LICENSE), [changes](CHANGELOG.md#new), [there](https://a.host)")
     (tmp_path / "CHANGELOG.md").touch()
     (tmp_path / "LICENSE").touch()
-    text = dict(guides.pages(tmp_path, NoIndex()))["README.md"]
+    text = dict(guides.pages(tmp_path, NoIndex(), {}))["README.md"]
     assert text == "licence (`LICENSE` in the repository), [changes](CHANGELOG.md#new), [there](https://a.host)"
     (tmp_path / "LICENSE").unlink()
     with pytest.raises(CommandError, match=r"README\.md links to LICENSE, which does not exist"):
-        dict(guides.pages(tmp_path, NoIndex()))
+        dict(guides.pages(tmp_path, NoIndex(), {}))

@@ -38,15 +38,22 @@ def _violations(page, **options):
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("bug", "asked", "answer"),
     [
-        ("deepspeed=0.14.2", "Yes: DeepSpeed 0.14.2 has this bug."),
-        ("deepspeed=0.14.3&torch=2.4", "No: DeepSpeed 0.14.3 with torch 2.4 does not have this bug."),
-        ("", ""),
+        ("zero3_offload_clip_device", "", ""),
+        ("zero3_offload_clip_device", "deepspeed=0.14.2", "Yes: DeepSpeed 0.14.2 has this bug."),
+        ("zero3_offload_clip_device", "deepspeed=0.14.3", "No: DeepSpeed 0.14.3 does not have this bug."),
+        ("torch_elastic_log", "deepspeed=0.14.0", "Yes, with torch >=2.4.0.dev0: DeepSpeed 0.14.0 has this bug."),
+        ("torch_elastic_log", "deepspeed=0.14.0&torch=2.4", "Yes: DeepSpeed 0.14.0 with torch 2.4 has this bug."),
+        (
+            "torch_elastic_log",
+            "deepspeed=0.14.0&torch=2.3",
+            "No: DeepSpeed 0.14.0 with torch 2.3 does not have this bug.",
+        ),
     ],
 )
-def test_whether_mine_is_among_them(open_page, asked, answer):
-    page = open_page("bugs/zero3_offload_clip_device.html", asked)
+def test_whether_mine_is_among_them(open_page, bug, asked, answer):
+    page = open_page(f"bugs/{bug}.html", asked)
     assert page.inner_text(".mine output") == answer
 
 

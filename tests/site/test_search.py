@@ -20,6 +20,8 @@ QUERIES = {
     "8224": "dict_output_double_scaling",  # what upstream calls it
     "https://github.com/deepspeedai/DeepSpeed/issues/8224": "dict_output_double_scaling",
     "experts groups order differs between ranks": "moe_group_order",  # a description
+    "gatheredparameters": "zero3_gather_of_two_dtypes",
+    "gradients half as large with accelerate": "dict_output_double_scaling",
     "AutoTP ignores keep_module_on_host": "pull-7112",  # no patch
     # what people wrote in public reports, shortened
     "gradient accumulation gives a higher loss with zero stage 2": "zero2_accumulation_drops_microbatches",

@@ -49,9 +49,10 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
     else:
         output.print_grouped(
             [
-                (bug.row.severity, *line(bug, answer))
+                (bug.row.severity, *line)
                 for bug, answer in affected
                 if answer.state is not CoverageState.PATCHED
+                for line in lines(bug, answer)
             ]
         )
         print()
@@ -90,12 +91,13 @@ def as_json(bug: Bug, answer: Status) -> dict[str, Any]:
     }
 
 
-def line(bug: Bug, answer: Status) -> tuple[str, str]:
-    """The bug's name (its patch's, if it has one) and description."""
-    patch = next((each.partition(" ")[2] for each in answer.by if each.startswith("patch ")), "")
-    if patch and answer.state is CoverageState.PATCHED:
-        return patch, registry.catalogue()[patch].patch.title
-    return patch or bug_name(bug), f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}"
+def lines(bug: Bug, answer: Status) -> list[tuple[str, str]]:
+    """Name and title of each patch for the bug; of the bug itself, if dsfix does not fix all of it."""
+    patches = [each.partition(" ")[2] for each in answer.by if each.startswith("patch ")]
+    if answer.state is CoverageState.PATCHED:
+        return [(each, registry.catalogue()[each].patch.title) for each in patches]
+    name = patches[0] if patches else bug_name(bug)
+    return [(name, f"{_WORDS.get(answer.state, answer.state.value)}: {bug.row.bug}")]
 
 
 def detail_rows(bug: Bug, answer: Status) -> Details:

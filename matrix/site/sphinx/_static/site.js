@@ -45,7 +45,8 @@
       const [deepspeed, torch] = fields.map((each) => each.value);
       const has = among("affected").includes(deepspeed) && (!torch || among("with").includes(torch));
       const named = `DeepSpeed ${deepspeed}${torch ? ` with torch ${torch}` : ""}`;
-      answer.textContent = deepspeed ? `${has ? "Yes" : "No"}: ${named} ${has ? "has" : "does not have"} this bug.` : "";
+      const needs = mine.dataset.needs && !(torch && mine.dataset.needs.startsWith("torch")) ? `, with ${mine.dataset.needs}` : "";
+      answer.textContent = deepspeed ? (has ? `Yes${needs}: ${named} has this bug.` : `No: ${named} does not have this bug.`) : "";
       answer.className = has ? "has" : "";
     };
     const show = () => {
@@ -76,19 +77,17 @@
   const stem = (word) =>
     /\d/.test(word) ? word : word.replace(/ies$/, "y").replace(/(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$/, "").replace(/([dgmnpt])\1$/, "$1");
   let same, nothing; // of `find`: stems of what people call the same thing, and words that tell nothing
+  const CAMEL_CASE = /(?<=[a-z]{2})(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})/; // not LoRA, MoE, NaN
   const words = (text) =>
     (
       text
         .replace(/\b\d+\.\d[\w.+]*/g, " ") // a version; "my DeepSpeed" is for that
-        .replace(/ZeRO|DeepSpeed/g, (name) => name.toLowerCase())
         .replace(/\b(?:zero|stage|z)[ =_-]*([0-3])(?:(?: ?\/ ?| (?:and|or|to) (?:zero)?-?)([0-3]))?\b/gi, " zero$1 zero$2 ")
         .replace(/\b(?:without zero|no zero|zero off|zero is off)\b/gi, " zero0 ")
         .replace(/\bout[ -]of[ -]memory\b/gi, " memory ")
-        .replace(/([a-z])([A-Z])/g, "$1 $2")
-        .toLowerCase()
-        .match(/[\p{L}\p{N}][\p{L}\p{N}_]*/gu) || []
+        .match(/[\p{L}\p{N}]+/gu) || []
     )
-      .flatMap((word) => (word.includes("_") ? [word, ...word.split("_").filter(Boolean)] : [word]))
+      .flatMap((name) => [...new Set([...name.split(CAMEL_CASE), name])].map((word) => word.toLowerCase()))
       .filter((word) => !nothing.has(word))
       .map((word) => same.get(word) || same.get(stem(word)) || stem(word));
 
