@@ -9,7 +9,7 @@ How: a function is recomputed under the autocast of its forward pass, as by `tor
     without a loss scale, gradients could vanish in fp16.
 Changes: gradients of checkpointed functions under autocast: those without checkpoints. A checkpoint written without the
     patch can be resumed.
-Workaround: Scripts enter autocast within the checkpointed function, too. That can stay.
+Workaround: Scripts enter autocast within the checkpointed function, too. You can keep it.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ How: the result is at least the first multiple of seq_per_step that is not below
     the curriculum's schedule since 0.19.7. Where min_value is a multiple of seq_per_step nothing changes.
 Changes: jobs whose min_value is no multiple of seq_per_step: their first steps. A checkpoint written without the patch
     can be resumed.
-Workaround: The config has a min_value that is a multiple of seq_per_step. That can stay.
+Workaround: The config has a min_value that is a multiple of seq_per_step. You can keep it.
 """
 
 from __future__ import annotations

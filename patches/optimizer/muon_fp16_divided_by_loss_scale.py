@@ -8,7 +8,7 @@ How: before the division the update is multiplied by the loss scale, and so is i
 Changes: matrices are trained, and clipping counts their updates, as in bf16; a learning rate below 0.2 that was tuned
     without the patch may be wrong. A checkpoint written without the patch can be resumed: its momentum is right.
 Workaround: Scripts multiply Muon's learning rate by a static loss scale, or train in bf16 or with `"loss_scale": 1`.
-    All can stay, except a warm-up by DeepSpeed's schedulers to such a rate, which is not seen before it reaches 0.2.
+    You can keep it, except a warm-up by DeepSpeed's schedulers to such a rate, which is not seen before it reaches 0.2.
 """
 
 from __future__ import annotations

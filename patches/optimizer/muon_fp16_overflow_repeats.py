@@ -7,7 +7,7 @@ How: a gradient that is not finite is left out of the momentum, as since 0.19.7,
     finite gradients of other matrices are added in a skipped step, as before; 0.19.7 leaves these out, too.
 Changes: fp16 jobs go on after an overflow. The momentum in a checkpoint that was written after one is nan: load an
     earlier one, or one without the optimizer's states. Without an overflow no number changes.
-Workaround: Scripts train in bf16, or with a loss scale that never overflows. Both can stay.
+Workaround: Scripts train in bf16, or with a loss scale that never overflows. You can keep it.
 """
 
 from __future__ import annotations

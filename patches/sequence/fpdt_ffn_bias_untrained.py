@@ -5,7 +5,7 @@ Why: with `add_bias=False`, FPDT_FFN returns the bias of the second layer, which
 How: the bias gets this gradient.
 Changes: the training of this bias. A checkpoint written without the patch has it as it was initialized or loaded; it
     loads, and the bias is trained from there.
-Workaround: Scripts add the parameter itself, not the bias that is returned, or pass `add_bias=True`. Both can stay.
+Workaround: Scripts add the parameter itself, not the bias that is returned, or pass `add_bias=True`. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: the quotient is a new tensor. It is as small as the loss.
 Changes: jobs that add the mean over tiles to other losses: the gradients of those. A checkpoint written without the
     patch loads, and training continues with the sum's own gradient.
 Workaround: Scripts multiply the tiled loss by a factor, such as `1.0 *`, before they add it, or compute it before the
-    others. Both can stay.
+    others. You can keep it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ How: such an input is detached and requires a gradient, which is discarded, if g
     `compute_params`, or in a module that is passed, require one.
 Changes: the training of these weights. A checkpoint written without the patch has them as they were initialized or
     loaded; it loads, and they are trained from there.
-Workaround: Scripts call `requires_grad_()` on the input, or `model.enable_input_require_grads()`. Both can stay.
+Workaround: Scripts call `requires_grad_()` on the input, or `model.enable_input_require_grads()`. You can keep it.
 """
 
 from __future__ import annotations
