@@ -6,7 +6,7 @@ Why: the loss of such a label is 0, as `nll_loss` ignores it. The backward pass 
 How: the gradient of such positions is 0, as with `cross_entropy`. The others are the same, bit by bit.
 Changes: jobs that mask labels with -100. A checkpoint written without the patch loads, and training continues with the
     loss's own gradient.
-Workaround: Scripts multiply the losses by a mask before they sum them up, or replace the labels as well. You can keep it.
+Workaround: Scripts multiply the losses by a mask before summing them, or replace the labels as well. You can keep it.
 """
 
 from __future__ import annotations
