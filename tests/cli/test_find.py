@@ -30,7 +30,6 @@ def find(environment, *words, **variables):
         ("numpy 2 BUFSIZE", "numpy_bufsize"),
         ("gradients half as large with accelerate", "dict_output_double_scaling"),
         *((name, "zero3_gather_of_two_dtypes") for name in ("GatheredParameters", "gathered parameters")),
-        ("gatheredparameters", "zero3_gather_of_two_dtypes"),
         ("lora: checkpointing of frozen parameters", "zero3_checkpoint_recompute"),
     ],
 )
