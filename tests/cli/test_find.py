@@ -29,7 +29,7 @@ def find(environment, *words, **variables):
         ("Stage 3 offloading, clipped gradients: cuda and cpu", FLAGSHIP),
         ("numpy 2 BUFSIZE", "numpy_bufsize"),
         ("gradients half as large with accelerate", "dict_output_double_scaling"),
-        *((name, "zero3_gather_of_two_dtypes") for name in ("GatheredParameters", "gathered parameters")),
+        *((name, "zero3_gather_of_two_dtypes") for name in ("GatheredParameters", "gathered parameters dtype")),
         ("lora: checkpointing of frozen parameters", "zero3_checkpoint_recompute"),
     ],
 )
