@@ -54,7 +54,7 @@ def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> lis
     lengths = {pair: sum(text.values()) for pair, text in texts.items()}
     average = sum(lengths.values()) / max(1, len(lengths))
     scores = dict.fromkeys(texts, 0.0)
-    for word in set(words(query)):
+    for word in set(words(query, names=False)):
         having = {pair: text[word] for pair, text in texts.items() if text[word]}
         rare = math.log(1 + (len(texts) - len(having) + 0.5) / (len(having) + 0.5))
         for pair, worth in having.items():
@@ -70,13 +70,14 @@ def search(query: str, bugs: Sequence[Bug], entries: Mapping[str, Entry]) -> lis
     return [replace(bug, covers=tuple(sorted(bug.covers, key=lambda cover: -scores[bug, cover]))) for bug in ranked]
 
 
-def words(text: str) -> list[str]:
-    """Stems without stop words; "GatheredParameters" is its words, and itself in lower case; ZeRO-3, "zero 3" and
-    "stage 3" become "zero3"."""
+def words(text: str, names: bool = True) -> list[str]:
+    """Stems without stop words; "GatheredParameters" is its words, and with names "gatheredparameters", too; ZeRO-3,
+    "zero 3" and "stage 3" become "zero3"."""
     plain = _ZERO.sub(r" zero\1 zero\2 ", _VERSION.sub(" ", text))
     plain = re.sub(r"\b(?:without zero|no zero|zero off|zero is off)\b", " zero0 ", plain, flags=re.I)
     plain = re.sub(r"\bout[ -]of[ -]memory\b", " memory ", plain, flags=re.I)
-    parts = (part for name in re.findall(r"[^\W_]+", plain) for part in {*_CAMEL_CASE.split(name), name})
+    found = re.findall(r"[^\W_]+", plain)
+    parts = [part for name in found for part in {*_CAMEL_CASE.split(name), *[name] * names}]
     return [_term(part.lower()) for part in parts if part.lower() not in STOP_WORDS]
 
 

@@ -78,7 +78,7 @@
     /\d/.test(word) ? word : word.replace(/ies$/, "y").replace(/(?<=\w{3})(?:ations?|ing|ions?|ed|es|e|(?<![su])s)$/, "").replace(/([dgmnpt])\1$/, "$1");
   let same, nothing; // of `find`: stems of what people call the same thing, and words that tell nothing
   const CAMEL_CASE = /(?<=[a-z]{2})(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})/; // not LoRA, MoE, NaN
-  const words = (text) =>
+  const words = (text, names) =>
     (
       text
         .replace(/\b\d+\.\d[\w.+]*/g, " ") // a version; "my DeepSpeed" is for that
@@ -87,7 +87,7 @@
         .replace(/\bout[ -]of[ -]memory\b/gi, " memory ")
         .match(/[\p{L}\p{N}]+/gu) || []
     )
-      .flatMap((name) => [...new Set([...name.split(CAMEL_CASE), name])].map((word) => word.toLowerCase()))
+      .flatMap((name) => [...new Set([...name.split(CAMEL_CASE), ...(names ? [name] : [])])].map((word) => word.toLowerCase()))
       .filter((word) => !nothing.has(word))
       .map((word) => same.get(word) || same.get(stem(word)) || stem(word));
 
@@ -106,7 +106,7 @@
         page.length = 0;
         page.keys = [page.area, page.severity, page.keys].join(" ");
         for (const [part, weight] of Object.entries(WEIGHTS))
-          for (const word of words(page[part] || "")) {
+          for (const word of words(page[part] || "", true)) {
             if (!vocabulary.has(word)) vocabulary.set(word, new Map());
             const places = vocabulary.get(word);
             places.set(place, (places.get(place) || 0) + weight);
