@@ -11,12 +11,16 @@ KINDS = (
     *("messages/cuda_home_missing.html", "bugs/without-patch.html", "docs/patches.html", "docs/commands.html"),
     *("README.html", "CONTRIBUTING.html"),
 )
+# the theme lets the text scroll on its own
+FITS = (
+    "[document.documentElement, document.querySelector('.content')].every(each => each.scrollWidth <= each.clientWidth)"
+)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_no_page_scrolls_sideways(open_page, name):
     page = open_page(name)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+    assert page.evaluate(FITS), name
 
 
 @pytest.mark.parametrize("name", ["index.html", "docs/commands.html", *KINDS[:1], *KINDS[3:4]])
@@ -24,7 +28,7 @@ def test_contrast_and_labels(open_page, page, shown, name):
     open_page(name, "query=gradient+norm" * (name == "index.html"))
     if name == "index.html":
         shown()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.evaluate(FITS)
     assert _violations(page) == []
     page.emulate_media(color_scheme="dark")
     assert _violations(page, runOnly=["color-contrast"]) == []
