@@ -26,7 +26,7 @@ def value_at(config: Mapping[str, Any], path: Sequence[str], default: Any = None
 class Job:
     """A config and what is known of the model.
 
-    config: the content of the config; values may still be "auto". release: of DeepSpeed. plain: nobody replaces
+    config: the content of the config; values may still be "auto". release: of DeepSpeed. plain: nothing replaces
     "auto". ranks: processes of the job, None where unknown. pipeline, experts, frozen: whether the model is a
     PipelineModule, has MoE layers, has parameters without gradients; None where the model is unknown. decay: the
     weight decay of the optimizer that the script passes, None where unknown.

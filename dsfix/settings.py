@@ -39,7 +39,7 @@ def cache_directory() -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file atomically, creating its folder if necessary. Raises OSError."""
+    """Writes a file atomically, creating its folder if necessary. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

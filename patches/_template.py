@@ -4,8 +4,8 @@ Why: what the user sees, and which code of DeepSpeed causes it.
 How: what the edit does, and what it costs.
 Changes: where results were wrong: whose numbers change, and what resuming from a checkpoint written without the patch
     does. Leave this out for a bug that only crashes.
-Workaround: What scripts do about the bug today. You can keep it. (It must stay right with the patch; "None" if only
-    another release or config helps.)
+Workaround: What scripts do about the bug today. You can keep it. (It must stay right with the patch. If only another
+    release or config helps: None in the script; DeepSpeed 0.14.3 helps.)
 """
 
 from __future__ import annotations

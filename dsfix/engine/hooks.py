@@ -99,7 +99,7 @@ def withdraw_earlier_dsfix() -> None:
 def wait_for(name: str) -> None:
     """Waits for an import in another thread; returns immediately if it is this thread's own, or finished."""
     if executed(name) is None:
-        # `import` waits in the same way, but would begin anew where the other thread's import has failed
+        # `import` waits in the same way, but would start again if the other thread's import has failed
         importlib._bootstrap._lock_unlock_module(name)  # type: ignore[attr-defined]
 
 

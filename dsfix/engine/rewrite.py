@@ -172,7 +172,7 @@ def find_function(module: ModuleType, qualname: str) -> FunctionType:
         strangers.append(function)
     if not strangers:
         raise ChangeRefused(Outcome.DRIFTED, f"{qualname} is of type {type(raw).__name__}, not a Python function")
-    # the package's own decorators are not to blame where there is somebody else
+    # prefers a function of another package to one of the package's own decorators
     own = tuple(getattr(sys.modules.get(module.__name__.partition(".")[0]), "__path__", ()))
     stranger = min(strangers, key=lambda each: each.__code__.co_filename.startswith(own))
     raise ChangeRefused(

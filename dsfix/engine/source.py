@@ -1,6 +1,6 @@
 """Source text: finds a function's lines in a module's file, without importing anything.
 
-Whole files are not parsed if one function suffices; docs/design.md shows what that saves.
+Whole files are not parsed if one function suffices: docs/design.md says why.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _POLL = 0.02  # seconds
 
 
 def _emulated_device() -> Any:
-    """Load the device with dsfix's lab, then remove dsfix's modules: each rank imports its own."""
+    """Loads the device with dsfix's lab, then removes dsfix's modules: each rank imports its own."""
     importlib.import_module("dsfix.lab.cuda").load()
     [native] = sys.modules["dsfix.lab.cuda.load"]._loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "dsfix"]:
@@ -102,7 +102,7 @@ def _keep(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
-    """Make this process as similar to a fresh one as possible."""
+    """Makes this process as similar to a fresh one as possible."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     for number, descriptor in enumerate([null, *descriptors]):

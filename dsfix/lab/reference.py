@@ -38,7 +38,7 @@ def train(
     rates: Sequence[float] = (),
     **options: Any,
 ) -> Training:
-    """Train `model` in place.
+    """Trains `model` in place.
 
     steps: for each step the micro-batches of all ranks and accumulations, whose mean loss is used.
     loss: called as ``loss(*micro_batch)``.

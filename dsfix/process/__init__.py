@@ -106,11 +106,9 @@ def _announce(engine: Engine) -> None:
     counts, about = [], versions.versions_text("deepspeed", "torch")
     for outcome in Outcome:
         ids = [state.summary.id for state in engine.states.values() if state.outcome is outcome]
-        why = (
-            ", ".join(ids)
-            if outcome.trouble
-            else "waiting for their modules to be imported" * (outcome is Outcome.PENDING)
-        )
+        why = ", ".join(ids) if outcome.trouble else ""
+        if outcome is Outcome.PENDING:
+            why = "waiting for their modules to be imported"
         if ids:
             counts.append(f"{len(ids)} {outcome.value}" + (f" ({why})" if why else ""))
     log.info_once_per_job(f"{about}: {', '.join(counts) or 'no patches'}; `python -m dsfix list` has the details")

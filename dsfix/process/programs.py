@@ -2,8 +2,8 @@
 `zero_to_fp32.py` in the directory of a checkpoint.
 
 No import hook sees it. Its functions can be edited once they are defined, before ``if __name__ == "__main__":`` calls
-them. To be called there, dsfix traces the lines of the module's own frame from the end of the import of DeepSpeed up to
-this statement, as a debugger does; functions called meanwhile are not traced.
+them. To get there, dsfix traces the lines of the module's own frame, as a debugger does, from the end of the import of
+DeepSpeed up to this statement; functions called meanwhile are not traced.
 """
 
 from __future__ import annotations

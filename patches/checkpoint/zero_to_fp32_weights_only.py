@@ -7,7 +7,7 @@ Why: the files of a ZeRO checkpoint contain more than tensors: DeepSpeed's own Z
     `load_optimizer_states=False`.
 How: `weights_only=False`, as before torch 2.6 and since DeepSpeed 0.16.0. This unpickles, which can run code, but only
     from the files that the script names. TORCH_FORCE_WEIGHTS_ONLY_LOAD=1 still applies. The copy `zero_to_fp32.py` in a
-    checkpoint is patched below `python -m dsfix run`, if it is the installed release's.
+    checkpoint is patched under `python -m dsfix run` if it is the installed release's.
 Workaround: Scripts set TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1, or replace `torch.load` by a function that passes
     `weights_only=False`. You can keep it.
 """

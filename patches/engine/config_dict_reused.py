@@ -3,7 +3,7 @@
 Why: through 0.19.0 the engine takes `torch_adam` and `adam_w_mode` out of the dict that the script passed as its
     config. The second engine made from the same dict finds neither: instead of torch's Adam it gets FusedAdam or
     DeepSpeedCPUAdam, and "Adam" with `adam_w_mode` false becomes AdamW, with a different weight decay. Jobs with two
-    models, searches over hyperparameters and cross-validation make several engines. There is no error.
+    models, searches over hyperparameters and cross-validation make several engines. Nothing fails.
 How: the engine removes the two from its own copy. Unlike with upstream's fix, other code of that engine still reads the
     parameters without the two: ZenFlow's optimizer would not accept them.
 Changes: the second and later engines made from one dict: their optimizer is the configured one. A checkpoint that such

@@ -5,9 +5,9 @@ Why: the difficulty of the schedules `fixed_linear` and `fixed_root` is rounded 
     sampler looks for samples that do not exist.
 How: the result is at least the first multiple of difficulty_step that is not below min_difficulty, as in 0.19.7 and
     later, but not above max_difficulty. Where min_difficulty is a multiple of difficulty_step nothing changes.
-Changes: jobs whose min_difficulty is no multiple of difficulty_step: their first steps. A checkpoint written without
-    the patch can be resumed.
-Workaround: The config sets min_difficulty to a multiple of difficulty_step. Nothing changes for such a job.
+Changes: jobs whose min_difficulty is not a multiple of difficulty_step: their first steps. A checkpoint written
+    without the patch can be resumed.
+Workaround: The config sets min_difficulty to a multiple of difficulty_step. You can keep it.
 """
 
 from __future__ import annotations

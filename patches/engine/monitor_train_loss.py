@@ -3,7 +3,7 @@
 Why: 0.18.3 moved the work around the backward pass into hooks of the model's output, which do not see the loss, and
     dropped the event. The learning rate is still written, and there is no message that the loss is missing.
 How: `backward` adds up the losses of a step's micro-batches, each divided by their number, and the step writes the sum,
-    on rank 0 and only if a monitor is on: it ends with one wait for the device then. Not written are a loss whose
+    on rank 0 and only if a monitor is on; such a step ends with one wait for the device. Not written are a loss whose
     `backward` the script calls itself, and a DTensor. A pipeline writes its own.
 Workaround: Scripts write the event themselves, by `engine.monitor.write_events`. You can keep it: once a script has
     written a loss of this name, the patch writes none for any engine of the process. The first step's loss is written

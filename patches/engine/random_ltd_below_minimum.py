@@ -4,8 +4,8 @@ Why: the schedule `fixed_linear` rounds the length down to a multiple of seq_per
     that drop tokens get fewer than the requested minimum, or none.
 How: the result is at least the first multiple of seq_per_step that is not below min_value, but at most max_value, as in
     the curriculum's schedule since 0.19.7. Where min_value is a multiple of seq_per_step nothing changes.
-Changes: jobs whose min_value is no multiple of seq_per_step: their first steps. A checkpoint written without the patch
-    can be resumed.
+Changes: jobs whose min_value is not a multiple of seq_per_step: their first steps. A checkpoint written without the
+    patch can be resumed.
 Workaround: The config has a min_value that is a multiple of seq_per_step. You can keep it.
 """
 

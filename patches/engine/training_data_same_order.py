@@ -1,6 +1,6 @@
 """deepspeed.initialize(training_data=…): every epoch of the returned loader silently has the same order.
 
-Why: the loader makes a DistributedSampler that shuffles, whose order depends on its seed and its epoch, and nobody
+Why: the loader makes a DistributedSampler that shuffles, whose order depends on its seed and its epoch, and nothing
     calls the sampler's `set_epoch`: neither the loader nor the engine, and the loader has no method of that name.
 How: where a third pass begins in the order of the two before, which were read to their end, rank 0 warns once, and
     says what to do. The order stays: a job that resumes within an epoch and skips what it has seen counts on it, and

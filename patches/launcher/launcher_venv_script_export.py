@@ -2,7 +2,7 @@
 
 Why: the command for the nodes begins with `source FILE export FIRST=…; export SECOND=…;`, without a semicolon after
     FILE: the shell passes `export FIRST=…` to the script as arguments. Which variable is lost depends on the
-    environment of the launcher: NCCL_…, UCX_…, PYTHON…, or one of .deepspeed_env. There is no error.
+    environment of the launcher: NCCL_…, UCX_…, PYTHON…, or one of .deepspeed_env. Nothing fails.
 How: adds the semicolon, as in 0.17.5 and later. The bug is in the launcher's process, which runs no script: use `python
     -m dsfix run deepspeed …` or `python -m dsfix enable`.
 Changes: jobs on several nodes with `--venv_script` and pdsh have the first variable, too; whatever depends on it (a

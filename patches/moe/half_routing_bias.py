@@ -3,7 +3,7 @@
 Why: DeepSeek-V3, GLM-4.5 and their relatives choose experts by a score plus `e_score_correction_bias`, a buffer that
     transformers keeps in fp32 (`_keep_in_fp32_modules_strict`), because its values differ by less than half precision
     can represent. zero.Init makes each buffer in half precision, so the checkpoint's values are rounded as they are
-    loaded; and through 0.19.1 the engine casts the buffers of every model. There is no error.
+    loaded; and through 0.19.1 the engine casts the buffers of every model. Nothing fails.
 How: where a model names `e_score_correction_bias` in `_keep_in_fp32_modules_strict`, zero.Init makes these buffers fp32
     again at the end of the model's `__init__`, before values are loaded, and they keep their dtype through the engine's
     cast. A router's results keep their dtype, because the sum only selects experts. Other buffers that a model names

@@ -1,7 +1,7 @@
 """MoE with k = 2 and drop_tokens=False: tokens beyond an expert's capacity are dropped nevertheless.
 
 Why: through 0.13.5 `TopKGate` passes its drop_tokens to the gate of k = 1 only. With k = 2 an expert takes no more than
-    `capacity_factor` allows, and the remaining tokens reach one expert or none. There is no error.
+    `capacity_factor` allows, and the remaining tokens reach one expert or none. Nothing fails.
 How: the capacity is the largest number of tokens that any rank sends to one expert, as in 0.14.0 and later; the ranks
     that share the layer's experts agree on it by a reduction of one number. Unchanged are layers that drop tokens (the
     default), layers with k = 1, gates used apart from `MoE`, and jobs whose tensor- and expert-parallel sizes do not

@@ -2,8 +2,8 @@
 
 Why: `MoE.forward(hidden_states, used_token)` promises to route used tokens only, but the gate hands the mask to the
     routing of k = 1 alone. With k >= 2 all tokens are routed: where tokens are dropped, padding takes the place of used
-    ones, and the auxiliary loss balances it, too. There is no error.
-How: the mask applies to all choices of a token, as with k = 1. Jobs that pass no mask are as before.
+    ones, and the auxiliary loss balances it, too. Nothing fails.
+How: the mask applies to all choices of a token, as with k = 1. Jobs that pass no mask are unchanged.
     A rank without a used token routes all as before, and so does a mask of another number of elements than tokens.
 Changes: outputs and auxiliary losses of such layers; as with k = 1, the output for a token that is not used is zero. A
     checkpoint written without the patch can be resumed, with a jump in the loss.

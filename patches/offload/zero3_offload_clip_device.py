@@ -7,7 +7,7 @@ How: moves the factor, one number, to the device of the optimizer's gradients (`
     offload, otherwise the accelerator, where nothing is moved). With `offload_optimizer.ratio` below 1 some gradients
     are still on the accelerator, but a tensor there may be multiplied by a number on the CPU.
 Workaround: Scripts wrap `unscale_and_clip_grads`, or edit the line in the installed file, to pass the norm as a Python
-    number. The wrapper can stay; with an edited line the patch is not applied.
+    number. You can keep the wrapper; with an edited line the patch is not applied.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Why: through 0.15.3 the last backward pass of a step copies each gradient, in ha
 How: a gradient is cast on the accelerator and then copied, as in 0.16.3, but in pieces of eight million numbers: the
     same numbers, with room for 32 MB on the accelerator. Where both tensors are on one device (subgroups that `ratio`
     below 1 leaves on the accelerator), and where gradients are in fp32, nothing changes.
-Workaround: None in the script; 0.15.4.
+Workaround: None in the script; DeepSpeed 0.15.4 helps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """With Muon, the learning rate and weight decay of parameter groups are ignored.
 
 Why: DeepSpeed sorts the parameters into two groups of its own, for Muon and for Adam, with the config's settings. From
-    0.19.2 to 0.19.6 it dissolves the caller's groups for that and silently forgets their settings: biases and norms in
+    0.19.2 to 0.19.6 this dissolves the caller's groups and silently forgets their settings: biases and norms in
     a group without weight decay, as transformers makes it, are decayed, and all have one learning rate. (Through 0.19.1
     Muon and groups cannot be combined: AttributeError, 'dict' object has no attribute 'use_muon'.)
 How: if a group's settings differ from the config's (by value: a tuple equals a list, and Muon's defaults stand for

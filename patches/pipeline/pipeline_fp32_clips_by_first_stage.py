@@ -2,7 +2,7 @@
 
 Why: a parameter counts in the norm only if the rank is the first of its model-parallel group, or if the parameter is
     split by tensor parallelism. For a pipeline that group has all stages: the other stages do not count, and gradients
-    are clipped too little, or not at all. There is no error. Other jobs clip by the norm of all stages.
+    are clipped too little, or not at all. Nothing fails. Other jobs clip by the norm of all stages.
 How: the rank is the tensor-parallel one, as in all other norms of DeepSpeed. Tied layers count once.
 Changes: such pipelines of several stages that set `gradient_clipping`: their gradients are clipped more. A checkpoint
     written without the patch can be resumed.

@@ -5,7 +5,7 @@ Why: PipelineModule makes the process groups of tied layers in the order of a se
     start-up or, if layers of two keys are in the same stages, one layer's weights and gradients are exchanged with the
     other's.
 How: the groups are made in the order in which the keys appear in the list of layers, which is the same on all ranks.
-    The layers of one key, or of none, are as before; so are several keys where the orders happened to agree.
+    Layers of one key, or of none, are unchanged; so are several keys where the orders happened to agree.
 Changes: jobs whose ranks had different orders, which changes from start to start. A checkpoint of such a job has
     different weights in each stage of a key: when it is loaded, all stages take those of the first one, with or without
     the patch, and training should be restarted.

@@ -10,7 +10,7 @@ How: the engine zeroes the wrapper's gradients after each step; with bf16 parame
     if a checkpoint contains another.
 Changes: updates and gradient norms become those of the step's own gradients; a learning rate tuned without the patch is
     wrong. The weights of a checkpoint written without it stay, but its moments come from sums of stale gradients, since
-    0.18.3 divided by 65536: better load only the weights (`load_module_only=True`).
+    0.18.3 divided by 65536: load only the weights (`load_module_only=True`).
 Workaround: Scripts call `engine.zero_grad()` after each step, and since 0.18.3 multiply the loss by
     `engine.optimizer.loss_scale`. You can keep it: the scale is 1.
 """

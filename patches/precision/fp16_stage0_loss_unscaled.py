@@ -9,7 +9,7 @@ How: `engine.backward` multiplies the loss, in fp32, by the wrapper's loss scale
     has done so. That is seen from the last operations of the loss: multiplications and divisions by a number, and sums.
 Changes: gradients and their norm become larger by the loss scale, as through 0.18.2; a learning rate tuned without the
     patch may be wrong. In a checkpoint written without it Adam's moments are too small, and the loss scale may be too
-    large at first: better load only the weights (`load_module_only=True`).
+    large at first: load only the weights (`load_module_only=True`).
 Workaround: The script multiplies the loss by `engine.optimizer.loss_scale`, or by that over the accumulation steps: the
     loss is not changed, with a warning. So is a loss that is multiplied by what may be the scale and another number,
     1024 or more and up to 64 times less than the scale. A factor is judged when it first occurs. A multiplication that

@@ -3,7 +3,7 @@
 Why: FP16_Optimizer and FP16_UnfusedOptimizer allocate the optimizer's state by a step with zero gradients. The step has
     effects: AdamW and SGD with weight decay decay each weight once more, Adam with L2 regularization and Adagrad move
     it by about the learning rate, and Adam is one step ahead in its bias correction: the first real update is 0.74 of
-    what it should be (betas 0.9 and 0.999). There is no error.
+    what it should be (betas 0.9 and 0.999). Nothing fails.
 How: that step is skipped, as upstream does in ZeRO; the state is allocated in the first real step, as in PyTorch. The
     1-bit optimizers need their first step to set themselves up and change no weight in it: they keep it.
 Changes: fp16 without ZeRO, and bf16 without ZeRO since 0.17.6: training begins with the model's own weights, and with

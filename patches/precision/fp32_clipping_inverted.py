@@ -2,7 +2,7 @@
 
 Why: 0.13.2 uses the larger of 1 and `gradient_clipping` / norm as the factor instead of the smaller one. Every gradient
     below the limit is multiplied until its norm is the limit, and one above it stays as it is. The same function clips
-    with `amp`. There is no error.
+    with `amp`. Nothing fails.
 How: the factor is the smaller of the two, as in upstream's fix.
 Changes: jobs without ZeRO, fp16 and bf16 that set `gradient_clipping`: their gradients are clipped. When such a job
     resumes from a checkpoint written without the patch, Adam's moments still come from the enlarged gradients and its

@@ -4,7 +4,7 @@ Why: through 0.19.1 the engine casts the whole model with `module.bfloat16()` or
     rotary embedding multiplies its buffer `inv_freq` by the position, and the rounding error with it: with bf16 and a
     base of 10000 the phase is off by 0.6 at position 512 and by 10 radians at 8192, with fp16 by 0.1 and 2. The model
     differs from the one in plain PyTorch, where `from_pretrained(..., dtype=torch.bfloat16)` leaves these buffers in
-    fp32. There is no error.
+    fp32. Nothing fails.
 How: an fp32 buffer named `…inv_freq` stays fp32 in transformers' rotary embeddings (the interface of 4.38 and later),
     if a trial on a copy shows that they return the same dtypes as before. All other buffers are cast, because working
     code relies on it. Not fixed: frequencies of other code, remote code of the Hub included, of modules on the meta

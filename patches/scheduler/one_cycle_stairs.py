@@ -1,7 +1,7 @@
 """OneCycle: cycle_first_stair_count and cycle_second_stair_count have no effect.
 
 Why: the schedule stores both counts and never uses them: the learning rate and the momentum change in each step instead
-    of in as many stairs as the config asks for. There is no error.
+    of in as many stairs as the config asks for. Nothing fails.
 How: within a cycle, the fraction of the way to the maximum is rounded down to a stair, as in 0.19.4 and later; it is
     computed from the number of the step, so that a stair begins at its first step. Without counts (0, the default)
     nothing changes, nor does the decay after the cycle.

@@ -3,7 +3,7 @@
 Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay and a compiled
     optimizer is not recompiled for each rate. Through 0.15.2 each of DeepSpeed's schedules puts a number into the
     parameter group in each step, OneCycle also when it is created: a captured graph, and a script that kept the tensor,
-    keep the rate of the first step. There is no error. WarmupCosineLR: tensor_learning_rate_made_number_cosine. Later
+    keep the rate of the first step. Nothing fails. WarmupCosineLR: tensor_learning_rate_made_number_cosine. Later
     releases: tensor_learning_rate_replaced.
 How: as in upstream's fix, the new rate is written into the tensor. Rates that are numbers are set as before. A tensor
     shared by groups with different rates is replaced once, by one for each group; an integer tensor is replaced, too.

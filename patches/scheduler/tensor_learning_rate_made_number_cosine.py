@@ -3,7 +3,7 @@
 Why: a script makes its learning rate a tensor so that a captured CUDA graph reads it at each replay and a compiled
     optimizer is not recompiled for each rate. Through 0.15.2 WarmupCosineLR multiplies it in each step and puts the
     product, another tensor, into the parameter group: a captured graph, and a script that kept the tensor, keep the
-    rate of the first step. There is no error. The other schedules: tensor_learning_rate_made_number. Later releases:
+    rate of the first step. Nothing fails. The other schedules: tensor_learning_rate_made_number. Later releases:
     tensor_learning_rate_replaced.
 How: as in upstream's fix, the new rate is written into the tensor, and the schedule keeps a copy of the rates that it
     starts from. Rates that are numbers are set as before. A tensor shared by groups with different rates is replaced

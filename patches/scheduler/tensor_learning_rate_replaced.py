@@ -4,7 +4,7 @@ Why: a script makes its learning rate a tensor so that a captured CUDA graph rea
     optimizer is not recompiled for each rate. PyTorch's schedules write into this tensor. DeepSpeed's put a new tensor,
     of one dimension and float32, into the parameter group in each step (through 0.18.0 a number; OneCycle a number when
     it is created, so that the tensor is lost for good): a captured graph, and a script that kept the tensor, keep the
-    rate of the first step. There is no error.
+    rate of the first step. Nothing fails.
 How: as in upstream's fix, the new rate is written into the tensor. WarmupCosineLR keeps a copy of the rates that it
     starts from. Rates that are numbers are set as before. A tensor shared by groups with different rates is replaced
     once, by one for each group; an integer tensor is replaced, too.

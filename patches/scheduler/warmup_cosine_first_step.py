@@ -3,7 +3,7 @@
 Why: through 0.15.2 WarmupCosineLR sets the learning rate when it is stepped, which the engine does after the
     optimizer's step, and not when it is created: the first step of training uses the optimizer's own `lr`, the largest
     step of all, with fresh weights and moments, which a warm-up is meant to prevent. Since 0.15.3 it starts at 0, but
-    only for the first parameter group; all others make their first step at their full rate. There is no error.
+    only for the first parameter group; all others make their first step at their full rate. Nothing fails.
     WarmupLR: warmup_first_step.
 How: a new schedule (`last_batch_iteration` -1) sets 0 for every group when it is created, as upstream does; loading its
     state replaces that. If these rates are still set when another schedule or engine is made with the optimizer, or

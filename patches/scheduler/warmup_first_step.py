@@ -2,7 +2,7 @@
 
 Why: both set the learning rate when they are stepped, which the engine does after the optimizer's step, and not when
     they are created. The first step of training uses the optimizer's own `lr` instead of `warmup_min_lr`: the largest
-    step of all, with fresh weights and moments, which a warm-up is meant to prevent. There is no error. WarmupCosineLR:
+    step of all, with fresh weights and moments, which a warm-up is meant to prevent. Nothing fails. WarmupCosineLR:
     warmup_cosine_first_step.
 How: a new schedule (`last_batch_iteration` -1) sets `warmup_min_lr` when it is created, as upstream does; loading its
     state replaces that. If the rate is still set when another schedule or engine is made with the optimizer, or this

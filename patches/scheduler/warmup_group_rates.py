@@ -2,7 +2,7 @@
 
 Why: since 0.17.2 WarmupLR without `warmup_max_lr` warms up to the optimizer's own learning rate instead of 0.001, but
     takes the first parameter group's for all groups. Groups often exist to have different rates (a head, embeddings,
-    LoRA+): those rates are lost from the schedule's first step on. There is no error.
+    LoRA+): those rates are lost from the schedule's first step on. Nothing fails.
 How: each group warms up to its own learning rate.
 Changes: jobs with WarmupLR without `warmup_max_lr` and several groups of different learning rates: the second and later
     groups train at their own, also when a job resumes from a checkpoint written without the patch.

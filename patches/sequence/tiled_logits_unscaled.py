@@ -7,7 +7,7 @@ Why: TiledFusedLogitsLoss computes all gradients in its forward pass, for the fa
     embedding, or fewer tiles than shards, ZeRO reduces them wrongly or raises an AssertionError.
 How: the forward pass computes the gradients once, as before, but keeps them. The backward pass multiplies them, and
     autograd adds them to the weights as it does for any layer. Fewer tiles than shards are averaged as what they are.
-Changes: the training of the head, or of shared weights, and what gradient clipping makes of all others. A checkpoint
+Changes: the training of the head, or of shared weights, and through gradient clipping of all others. A checkpoint
     written without the patch loads, and training continues with the loss's own gradient.
 Workaround: Scripts put the factor into the tiles' loss function, and divide the result by it. You can keep it. What
     scales `.grad` of the head's weights after the backward pass must be removed: they would be scaled twice. The patch

@@ -1,11 +1,11 @@
 """Ulysses sequence parallelism without ZeRO: gradients are too small by a factor of the sequence-parallel size.
 
-Why: ranks that share a sequence each have a part of its gradient, so that their gradients are added, and only the sums
-    of different sequences are averaged. ZeRO-1 and ZeRO-2 do so; without ZeRO, and with DeepSpeed's bf16 optimizer at
+Why: ranks that share a sequence each have a part of its gradient, so their gradients must be added, and only the sums
+    of different sequences averaged. ZeRO-1 and ZeRO-2 do so; without ZeRO, and with DeepSpeed's bf16 optimizer at
     ZeRO-1, releases through 0.14.2 divide by the number of all these ranks. With SGD the learning rate is too small by
     that factor; with Adam clipping and the gradient norm are wrong. Nothing fails.
 How: after the exchange the gradients are multiplied by the sequence-parallel size. Gradients of experts and sparse ones
-    are as before (the latter are right), as is the pipeline, and no other job changes.
+    are unchanged (the latter are right), as is the pipeline, and no other job changes.
 Changes: jobs with an `mpu` that has a sequence-parallel size above 1 and without ZeRO, or with bf16 and ZeRO-1 and
     fp32 accumulation. A checkpoint loads; a learning rate that was raised to make up for the bug has to be lowered.
 Workaround: Scripts that multiply the loss, the gradients or, with SGD, the learning rate by the sequence-parallel size

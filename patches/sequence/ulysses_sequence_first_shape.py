@@ -3,7 +3,7 @@
 Why: from 0.16.3 to 0.19.6 what comes back from the second all-to-all has the right values in the right order, but is
     given the shape that the first one would have batch-first. The backward pass of the first all-to-all does the same
     to the gradients of queries, keys and values, which autograd rejects: RuntimeError, _SeqAllToAll… returned an
-    invalid gradient. Where a rank's heads are no multiple of the ranks, the forward pass fails: shape is invalid.
+    invalid gradient. If the number of ranks does not divide a rank's heads, the forward pass fails: shape is invalid.
 How: the result has the shape [positions, samples, heads, …] of a rank's inputs, as in 0.19.7 and later. Batch-first is
     unchanged. With `sp_stream` the gradients of queries and keys are not: their order is wrong there as well, which the
     exception prevents from being trained.

@@ -3,7 +3,7 @@
 Why: the optimizers of ZeRO and of bf16 training allocate the optimizer state by a step with zero gradients. That step
     has effects: AdamW and SGD with weight decay decay each weight once more, Adam with L2 regularization moves it by
     about the learning rate, and Adam is one step ahead in its bias correction: the first real update is 0.74 of what it
-    should be (betas 0.9 and 0.999). There is no error.
+    should be (betas 0.9 and 0.999). Nothing fails.
 How: during that step learning rate and weight decay are zero; afterwards the step count is reset, and so are NAdam's
     product and ASGD's average. ASGD and Rprop keep their learning rate; so does an optimizer that is neither torch's
     nor DeepSpeed's nor apex's, whose weights are restored from a copy on the host. Not fixed: SGD with `dampening`,

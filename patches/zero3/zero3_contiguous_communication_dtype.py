@@ -3,7 +3,7 @@
 Why: with `reduce_scatter: false` and contiguous gradients ZeRO-3 averages a whole bucket. The test whether to cast it
     to `communication_data_type` is reversed: it is cast if that already is the model's dtype. A job in bf16 that asks
     for fp32 (or has it from sequence parallelism) adds up its ranks' gradients in bf16, with an error that grows with
-    the ranks; in fp16 they can overflow. There is no error.
+    the ranks; in fp16 they can overflow. Nothing fails.
 How: casts the bucket if its dtype differs, as in 0.12.5 and later; the average is cast back by the code that is there.
     It costs a copy of the bucket in that dtype, as `reduce_scatter: true` does.
 Changes: jobs with ZeRO-3, `reduce_scatter: false` and another `communication_data_type` than the model's: gradients

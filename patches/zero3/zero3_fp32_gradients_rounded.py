@@ -2,7 +2,7 @@
 
 Why: with `communication_data_type: "fp32"` gradients are averaged over the ranks in fp32, and with
     `data_types.grad_accum_dtype: "fp32"` accumulated in it. Between the two, ZeRO-3 casts the average to the dtype of
-    the parameters: only 8 (bf16) or 11 (fp16) bits of each micro-batch's gradients remain. There is no error. Ulysses
+    the parameters: only 8 (bf16) or 11 (fp16) bits of each micro-batch's gradients remain. Nothing fails. Ulysses
     communicates in fp32 by default.
 How: an average in fp32 that is accumulated in fp32 stays as it is, as in 0.19.2, which also takes less work. Jobs that
     communicate or accumulate in another dtype are cast as before; so are Muon's and ZenFlow's, which compute in that

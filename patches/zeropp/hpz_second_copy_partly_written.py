@@ -2,7 +2,7 @@
 
 Why: with `zero_hpz_partition_size` smaller than the number of ranks, the second copy of a parameter, which the backward
     pass gathers, is partitioned over the ranks of a node. How much each rank writes of its part is computed from its
-    part of the first copy. If the number of elements is no multiple of the number of ranks, the last part of the second
+    part of the first copy. If the number of ranks does not divide the number of elements, the last part of the second
     copy is written on some nodes only, or not completely. The rest is whatever its memory held: gradients are garbage
     or nan.
 How: each rank writes the parameter's elements in its part of the second copy, as in 0.13.5; nothing where it has none.

@@ -12,8 +12,7 @@ How: loading also drops the second copies of frozen parameters; the next forward
 Changes: jobs with hpZ that load a checkpoint with another frozen part than the model began with compute with the loaded
     one. A checkpoint written without the patch contains the loaded frozen parameters, but the others were trained with
     different ones: repeat the training since such a load. Where the frozen part was the same, nothing changes.
-Workaround: Scripts set `ds_secondary_tensor` of all parameters to None after loading. There is none left then.
-    You can keep it.
+Workaround: Scripts set `ds_secondary_tensor` of all parameters to None after loading. You can keep it.
 """
 
 from __future__ import annotations

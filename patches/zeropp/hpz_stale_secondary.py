@@ -13,8 +13,7 @@ How: `GatheredParameters` also updates the second copy, outside of autograd; `lo
 Changes: the first step after loading and every evaluation before it, with frozen parameters loaded under zero.Init all
     steps, use the loaded weights. A checkpoint written without the patch holds the weights as trained: where a part is
     frozen, the rest was trained beside random weights, which are not in it: repeat such a run.
-Workaround: Scripts set `ds_secondary_tensor` of all parameters to None after loading. There is none left then.
-    You can keep it.
+Workaround: Scripts set `ds_secondary_tensor` of all parameters to None after loading. You can keep it.
 """
 
 from __future__ import annotations

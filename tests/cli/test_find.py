@@ -44,12 +44,11 @@ def test_words_lead_to_the_bug(environment, words, patch):
         ("0.18.2", "zero 2 accumulation, only the last micro-batch counts", "zero2_accumulation_drops_microbatches"),
         ("0.18.2", "pipeline: gradients too large by the number of micro-batches", "pipeline_accumulation_unscaled"),
         ("0.18.9", "gradients half as large with accelerate", "dict_output_double_scaling"),
-        ("0.18.9", "GatheredParameters", "zero3_gather_of_two_dtypes"),
-        ("0.18.9", "gathered parameters", "zero3_gather_of_two_dtypes"),
-        ("0.18.9", "gatheredparameters", "zero3_gather_of_two_dtypes"),
+        *(("0.18.9", name, "zero3_gather_of_two_dtypes") for name in ("GatheredParameters", "gathered parameters")),
+        ("0.18.9", "lora: checkpointing of frozen parameters", "zero3_checkpoint_recompute"),
     ],
 )
-def test_of_the_patches_for_one_bug_the_one_that_fits_is_named(environment, release, words, patch):
+def test_the_bug_that_fits_best_is_first(environment, release, words, patch):
     assert find(environment.install(release), *words.split())[0][0] == f"patch {patch}"
 
 
