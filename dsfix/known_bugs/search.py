@@ -76,8 +76,8 @@ def words(text: str, names: bool = True) -> list[str]:
     plain = _ZERO.sub(r" zero\1 zero\2 ", _VERSION.sub(" ", text))
     plain = re.sub(r"\b(?:without zero|no zero|zero off|zero is off)\b", " zero0 ", plain, flags=re.I)
     plain = re.sub(r"\bout[ -]of[ -]memory\b", " memory ", plain, flags=re.I)
-    found = re.findall(r"[^\W_]+", plain)
-    parts = [part for name in found for part in {*_CAMEL_CASE.split(name), *[name] * names}]
+    every = re.findall(r"[^\W_]+", plain)
+    parts = [part for name in every for part in {*_CAMEL_CASE.split(name), *[name] * names}]
     return [_term(part.lower()) for part in parts if part.lower() not in STOP_WORDS]
 
 
