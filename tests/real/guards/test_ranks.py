@@ -16,7 +16,7 @@ from packaging.version import Version
 from dsfix.guards import rank_check
 from dsfix.guards.statement import Statement
 from tests.processes import ended, forked, to_fork, without_dsfix
-from tests.samples import prints, sample
+from tests.samples import assert_sample
 
 torch = pytest.importorskip("torch")
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
@@ -167,5 +167,4 @@ def test_the_sample_in_the_docs(store, monkeypatch):
         monkeypatch.setattr(socket, "gethostname", lambda rank=rank: f"node{rank // 2}")
         board(store, rank, 6, each)
     text = f"{board(store, 0, 6).differences()}\n{rank_check._ADVICE}"
-    shown = sample("guards.md", "dsfix.guards.rank_check.RankError")
-    assert prints(f"dsfix.guards.rank_check.RankError: {text}", shown), text
+    assert_sample("guards.md", f"dsfix.guards.rank_check.RankError: {text}")
