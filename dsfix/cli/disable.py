@@ -36,10 +36,9 @@ def run(options: argparse.Namespace) -> int:
         }
         output.print_json(known)
     else:
-        state = f"{file} {'was removed' if removed else 'does not exist'}"
-        print(
-            state if others else f"dsfix is not enabled for {sys.executable}{' any more' if removed else ''}: {state}"
-        )
+        more, what = (" any more", "was removed") if removed else ("", "does not exist")
+        enabled = "" if others else f"dsfix is not enabled for {sys.executable}{more}: "
+        print(f"{enabled}{file} {what}")
         for other in others:
             print(f"dsfix is still enabled by {other}: run `python -m dsfix disable` with the Python it belongs to")
     return TROUBLE if others else OK
