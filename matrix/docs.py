@@ -118,11 +118,12 @@ def stale(files: Mapping[str, str], checkout: Path) -> list[str]:
 
 def faults(found: Evidence, directory: Path) -> list[str]:
     """One sentence for each reason why the records do not prove the patches' ranges."""
-    ids = {entry.id for entry in found.entries}
+    ids = {(entry.area, entry.id) for entry in found.entries}
     complaints = [
-        f"matrix/proofs/{path.name} belongs to no patch: delete it"
+        f"matrix/proofs/{path.name}: [{patch_id}] is no patch of this area: delete the section"
         for path in sorted(directory.glob("*.txt"))
-        if path.stem not in ids
+        for patch_id in proofs.sections(path)
+        if (path.stem, patch_id) not in ids
     ]
     for entry in found.entries:
         for number, column in enumerate(found.columns):

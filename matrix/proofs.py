@@ -1,4 +1,4 @@
-"""The record of the run proof, proofs/<patch id>.txt: the reproduction of each bug on each release.
+"""The record of the run proof, proofs/<area>.txt: the reproduction of each bug on each release.
 
 A cell is one patch on one release in one column: an environment of the table, or that environment and a GPU.
 """
@@ -32,6 +32,7 @@ DIRECTORY = Path(__file__).with_name("proofs")
 _STAYS_OUT = [each.value for each in BUG_ABSENT]
 _PATCH, _SEEN = "patch", "seen"  # the tables at the end of a record
 _NO_DEVICE, _PRELOADED, _FRESH = "no device", "preloaded", "fresh"
+_HEADING = re.compile(r"^\[(.+)\]\n", re.MULTILINE)  # of the cells of a patch
 _LOST = Fingerprint("", "")  # fingerprint of a cell whose key was lost in a merge
 _PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\",()]+/)+")
 
@@ -76,7 +77,6 @@ class Cell:
 class Record:
     """All cells of one patch: column -> DeepSpeed release -> cell."""
 
-    patch_id: str
     fingerprint: Fingerprint
     cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
 
@@ -85,22 +85,35 @@ class Record:
 
 
 def load(entry: Entry, directory: Path = DIRECTORY) -> Record:
-    """The patch's record, empty without a file. Cells of an earlier version of the patch are marked `earlier`.
+    """The patch's record, empty if no cell was run. Cells of an earlier version of the patch are marked `earlier`.
 
     Raises CommandError if the file is damaged.
     """
-    path = directory / f"{entry.id}.txt"
+    path = _path(entry, directory)
     current = fingerprints.of(entry)
     try:
-        cells = read(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Record(entry.id, current)
+        text = sections(path).get(entry.id)
+        cells = read(text) if text is not None else {}
     except (OSError, ValueError, KeyError, TypeError):
-        raise CommandError(f"{path} is damaged: repair it, or delete it and run the patch's cells again") from None
+        raise CommandError(f"{path} is damaged at {entry.id}: repair the section, or delete it and run again") from None
     for releases in cells.values():
         for release, cell in releases.items():
             releases[release] = replace(cell, earlier=None) if cell.earlier == current else cell
-    return Record(entry.id, current, cells)
+    return Record(current, cells)
+
+
+def sections(path: Path) -> dict[str, str]:
+    """Patch id -> its section of an area's file, for `read`; empty without a file. Raises CommandError if damaged."""
+    if not path.exists():
+        return {}
+    before, *parts = _HEADING.split(path.read_text(encoding="utf-8"))
+    if before or len({*parts[::2]}) * 2 != len(parts):
+        raise CommandError(f"{path} is damaged: it must have one section per patch")
+    return dict(zip(parts[::2], parts[1::2]))
+
+
+def _path(entry: Entry, directory: Path) -> Path:
+    return directory / f"{entry.area}.txt"
 
 
 def read(text: str) -> dict[str, dict[str, Cell]]:
@@ -141,10 +154,10 @@ def _run(text: str, usual: str, detail: str) -> Run:
     return Run(outcome, patch.replace("+", ", ") if differs else usual, detail)
 
 
-def save(record: Record, directory: Path = DIRECTORY) -> None:
-    """Write the record atomically, one cell per line."""
+def save(entry: Entry, record: Record, directory: Path = DIRECTORY) -> None:
+    """Write the patch's record into its area's file, atomically, one cell per line."""
     versions: dict[str, str] = {}
-    texts: dict[str, str] = {}
+    seen: dict[str, str] = {}
     blocks: dict[tuple[str, str], list[str]] = {}
     for column in sorted(record.cells, reverse=True):
         for release, cell in sorted(record.cells[column].items(), key=_by_release):
@@ -154,17 +167,20 @@ def save(record: Record, directory: Path = DIRECTORY) -> None:
                     release,
                     cell.date,
                     _written(without, "disabled"),
-                    _keyed(json.dumps(without.detail, ensure_ascii=False), texts),
+                    _keyed(json.dumps(without.detail, ensure_ascii=False), seen),
                 ),
                 _written(patched, "applied" if without.outcome == "bug" else "not-affected"),
-                _keyed(json.dumps(patched.detail, ensure_ascii=False), texts),
+                _keyed(json.dumps(patched.detail, ensure_ascii=False), seen),
                 _keyed(" ".join(cell.earlier or record.fingerprint), versions),
             )
             blocks.setdefault((column, _circumstances(cell)), []).append(" ".join(line))
     parts = [("; ".join(head), *lines) for head, lines in blocks.items()]
-    for head, named in ((_PATCH, versions), (_SEEN, texts)):
+    for head, named in ((_PATCH, versions), (_SEEN, seen)):
         parts.append((head, *sorted(f"{key} {text}" for key, text in named.items())))
-    write_atomically(directory / f"{record.patch_id}.txt", ("\n\n".join(map("\n".join, parts)) + "\n").encode())
+    path = _path(entry, directory)
+    written = {**sections(path), entry.id: "\n\n".join(map("\n".join, parts))}
+    text = "\n\n".join(f"[{patch_id}]\n{section.strip()}" for patch_id, section in sorted(written.items()))
+    write_atomically(path, f"{text}\n".encode())
 
 
 def column(environment: str, gpu: str, entry: Entry) -> str:
@@ -178,7 +194,7 @@ def store(entry: Entry, column: str, release: str, cell: Cell, directory: Path =
     with _locked(directory):
         record = load(entry, directory)
         record.cells.setdefault(column, {})[release] = cell
-        save(record, directory)
+        save(entry, record, directory)
 
 
 @contextmanager

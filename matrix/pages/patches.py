@@ -20,7 +20,7 @@ to the installed DeepSpeed, and `python -m dsfix explain LOG` finds their messag
 
 {reproduced}
 
-`matrix/proofs/ID.txt` is the record. `python -m tox run -e site` builds the documentation site into `site/`: a page per
+`matrix/proofs/` is the record. `python -m tox run -e site` builds the documentation site into `site/`: a page per
 patch, the results of all other tests, and a search.
 
 """

@@ -69,9 +69,10 @@ def write_patch(tmp_path, monkeypatch):
     def write(patch_id, severity="CRASH", affects=">=0.14.1,<0.14.3", title="a | <b> __c__"):
         path = tmp_path / f"{patch_id}.py"
         path.write_text(PATCH.format(severity=severity, affects=affects, title=title))
-        spec = importlib.util.spec_from_file_location(patch_id, path)
+        name = f"patches.area.{patch_id}"
+        spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, patch_id, module)
+        monkeypatch.setitem(sys.modules, name, module)
         spec.loader.exec_module(module)
         return Entry(patch_id, module.PATCH, module)
 
@@ -104,7 +105,7 @@ def record(table, tmp_path):
     directory = tmp_path / "proofs"
 
     def save(entry, cells=(), gpu=()):
-        results = proofs.Record(entry.id, fingerprints.of(entry))
+        results = proofs.Record(fingerprints.of(entry))
         for column in (NEW, OLD):
             releases = [each.deepspeed for each in table.run_in(column)]
             results.cells[column] = {each: seen(entry, column, each) for each in releases}
@@ -115,7 +116,7 @@ def record(table, tmp_path):
                 del results.cells[column][release]
             else:
                 results.cells[column][release] = cell
-        proofs.save(results, directory)
+        proofs.save(entry, results, directory)
         return directory
 
     return save
@@ -247,8 +248,10 @@ def test_a_changed_patch_and_its_cells_are_named(check, write_patch):
 
 
 def test_a_record_of_no_patch_is_named(check, tmp_path):
-    (tmp_path / "proofs" / "gone.txt").touch()
-    assert check() == (1, ["matrix/proofs/gone.txt belongs to no patch: delete it"])
+    record = tmp_path / "proofs" / "area.txt"
+    record.write_text(record.read_text().replace("[clip]", "[gone]\n\n[clip]"))
+    said = "matrix/proofs/area.txt: [gone] is no patch of this area: delete the section"
+    assert check() == (1, [said])
 
 
 def test_what_is_committed_is_not_stale(capsys):

@@ -13,6 +13,7 @@ from matrix.proofs import Cell, Run, State
 
 PATCH = Patch("x", Severity.CRASH, {"deepspeed": "<2"}, (Provide("a", "b", str),), "x", (), None)
 ENTRY = Entry("a_patch", PATCH, sys.modules[__name__])
+FILE = f"{ENTRY.area}.txt"
 INSIDE, OUTSIDE = "1.0", "2.0"
 OLD = fingerprints.Fingerprint("previous", "previous")
 
@@ -59,16 +60,16 @@ def test_an_absent_distribution_is_outside():
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path):
-    record = proofs.Record("a_patch", fingerprints.of(ENTRY))
+    record = proofs.Record(fingerprints.of(ENTRY))
     record.cells["here"] = {"1.10.0": cell("1.10.0", "bug", "no-bug"), "1.9.0": cell("1.9.0", "bug", "no-bug")}
-    proofs.save(record, tmp_path)
+    proofs.save(ENTRY, record, tmp_path)
     assert proofs.load(ENTRY, tmp_path) == record
     assert list(proofs.load(ENTRY, tmp_path).cells["here"]) == ["1.9.0", "1.10.0"]
 
 
 def test_cells_of_an_earlier_version_are_kept_and_marked(tmp_path, monkeypatch):
-    old = proofs.Record("a_patch", OLD, {"here": {"1.8.0": cell("1.8.0", "bug", "no-bug")}})
-    proofs.save(old, tmp_path)
+    old = proofs.Record(OLD, {"here": {"1.8.0": cell("1.8.0", "bug", "no-bug")}})
+    proofs.save(ENTRY, old, tmp_path)
     [seen] = proofs.load(ENTRY, tmp_path).cells["here"].values()
     assert seen.earlier == OLD
     proofs.store(ENTRY, "here", "1.9.0", cell("1.9.0", "bug", "no-bug"), tmp_path)
@@ -86,8 +87,8 @@ def test_cells_are_read_as_they_were_run(tmp_path):
     )
     usual = cell("1.9.0", "bug", "no-bug")
     other = dataclasses.replace(usual, versions={"deepspeed": "2.1", "torch": "2.3.1+cpu", "python": "3.11.7"})
-    record = proofs.Record("a_patch", fingerprints.of(ENTRY), {"here": {"1.9.0": usual, "2.0": odd, "2.1": other}})
-    proofs.save(record, tmp_path)
+    record = proofs.Record(fingerprints.of(ENTRY), {"here": {"1.9.0": usual, "2.0": odd, "2.1": other}})
+    proofs.save(ENTRY, record, tmp_path)
     assert proofs.load(ENTRY, tmp_path) == record
 
 
@@ -112,7 +113,8 @@ def test_a_cell_whose_key_was_lost_in_a_merge_is_of_an_earlier_version(tmp_path,
     monkeypatch.setattr(fingerprints, "of", lambda entry: OLD)
     dropped, other = RECORD.replace(key, key.replace(key[0], "e", 1)), 'f00000 "seen elsewhere"\n'
     two = dropped.replace("\n\npatch", "\n1.8.0 2026-01-01 bug f00000 no-bug f00000 abcdef\n\npatch")
-    (tmp_path / "a_patch.txt").write_text(two.replace("patch\n", "patch\nabcdef previous previous\n") + other)
+    two = two.replace("patch\n", "patch\nabcdef previous previous\n")
+    (tmp_path / FILE).write_text(f"[a_patch]\n{two}{other}")
     results = proofs.load(ENTRY, tmp_path).cells["here"]
     assert {release: each.earlier is None for release, each in results.items()} == {"1.8.0": True, "1.9.0": False}
 
@@ -126,11 +128,13 @@ def test_a_cell_whose_key_was_lost_in_a_merge_is_of_an_earlier_version(tmp_path,
         ("1.9.0 2026", "1.9.0 2026-01-01 bug 12ae32 no-bug 12ae32 d96e1b\n1.9.0 2026"),
         (" d96e1b\n\n", "\n\n"),
         ("seen", "saw"),
+        ("[a_patch]", "[a_patch]\n\n[a_patch]"),
+        ("[a_patch]\n", ""),
     ],
 )
 def test_a_damaged_record_is_named(tmp_path, part, damage):
-    (tmp_path / "a_patch.txt").write_text(RECORD.replace(part, damage, 1))
-    with pytest.raises(CommandError, match=r"a_patch\.txt is damaged"):
+    (tmp_path / FILE).write_text(f"[a_patch]\n{RECORD}".replace(part, damage, 1))
+    with pytest.raises(CommandError, match=f"{FILE} is damaged"):
         proofs.load(ENTRY, tmp_path)
 
 
