@@ -116,10 +116,15 @@ def _announce(engine: Engine) -> None:
 
 def report() -> list[PatchReport]:
     """The current outcome of every patch in this process, ordered by id."""
+    return [_reported(state) for state in current_states()]
+
+
+def current_states() -> list[PatchState]:
+    """Every patch in this process, ordered by id, with its outcome as it is now."""
     if _engine is None:
         return []
     _engine.refresh()
-    return [_reported(state) for state in _engine.states.values()]
+    return list(_engine.states.values())
 
 
 def _reported(state: PatchState) -> PatchReport:
