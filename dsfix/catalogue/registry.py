@@ -90,9 +90,7 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
     if cached is None:
         entries, broken = load()
         return {patch_id: each.summary for patch_id, each in entries.items()}, broken
-    plugins = (
-        plugin_entry.summary if isinstance(plugin_entry, Entry) else plugin_entry for plugin_entry in _plugin_entries()
-    )
+    plugins = (each.summary if isinstance(each, Entry) else each for each in _plugin_entries())
     return _by_id((*(Summary(*each) for each in cached), *plugins))
 
 

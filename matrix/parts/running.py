@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from dsfix.audit.search import minimal
 from dsfix.lab.isolation import isolated_environment
 from dsfix.lab.ranks import fresh_command, launch
 from matrix import environments
@@ -100,24 +101,14 @@ def _line(part: Part, release: str, plain: Any, patched: Any, tried: Try, known:
     outcome, patches, seen = patched["outcome"], tuple[str, ...](), patched["seen"]
     if outcome == AGREES and plain["outcome"] == DIFFERS:
 
-        def agrees(skip: Sequence[str]) -> bool:
+        def enough(kept: Sequence[str]) -> bool:
+            skip = [each for each in patched["applied"] if each not in kept]
             return bool(tried([part], skip)[part.name]["outcome"] == AGREES)
 
         likely = [each for each in patched["applied"] if each in known]
-        found = needed(likely, agrees) if likely else []
-        patches = tuple(found or needed([each for each in patched["applied"] if each not in likely], agrees))
+        choice = likely if likely and enough(likely) else patched["applied"]
+        patches = tuple(minimal([], choice, enough, fresh=False))
         outcome, seen = PATCHED, plain["seen"]
     elif outcome == DIFFERS and plain["outcome"] in (AGREES, ABSENT):
         seen = f"only with dsfix: {seen}"
     return Line(part.name, release, digest(part.area), outcome, patches, seen)
-
-
-def needed(patches: Sequence[str], agrees: Callable[[Sequence[str]], bool], also: Sequence[str] = ()) -> list[str]:
-    """Those of the patches without which the part does not agree, `also` left out."""
-    if not patches or agrees([*patches, *also]):
-        return []
-    if len(patches) == 1:
-        return list(patches)
-    one, other = patches[: len(patches) // 2], patches[len(patches) // 2 :]
-    # where each half suffices alone, the first patch that is needed if the other half is left out
-    return [*needed(one, agrees, also), *needed(other, agrees, also)] or needed(one, agrees, [*other, *also])
