@@ -80,7 +80,7 @@ def laid_out(shape: Sequence[int], layout: str, dtype: torch.dtype, seed: int) -
     return torch.randn(tuple(shape), generator=generator).to(dtype)
 
 
-def run(each: Part, lab: Lab) -> tuple[str, int, str]:
+def run(each: Part, lab: Lab, shrink: bool = True) -> tuple[str, int, str]:
     """What the examples of a part show on this release: (agrees, differs or absent, how many, what was seen)."""
     check = each.check
     assert check is not None
@@ -123,7 +123,7 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
         deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=list(hypothesis.HealthCheck),
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        phases=(hypothesis.Phase.generate, *((hypothesis.Phase.shrink,) if shrink else ())),
     )
     try:
         options(hypothesis.given(strategies.data())(one))()
