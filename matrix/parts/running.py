@@ -20,6 +20,7 @@ from matrix.parts.record import ABSENT, AGREES, DIFFERS, PATCHED, Line
 from matrix.runner import Servers
 
 _TIMEOUT = 120.0  # seconds, for each part
+_MANY = 20  # examples: a part with fewer, each of which takes long, has processes of its own
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PRELOADING = _CHECKOUT / "matrix" / "bystanders" / "preloading.py"
 
@@ -36,8 +37,8 @@ class Batch:
 
 
 def batches(release: str, parts: Sequence[Part]) -> Iterator[Batch]:
-    def shared(part: Part) -> tuple[str, int, str]:
-        return part.area, part.ranks, part.device
+    def shared(part: Part) -> tuple[str, int, str, str]:
+        return part.area, part.ranks, part.device, part.name if part.examples < _MANY else ""
 
     for _, each in groupby(sorted(parts, key=shared), shared):
         yield Batch(release, tuple(each))
