@@ -57,7 +57,7 @@ def train(
         for inputs, targets in batches:
             engine.backward(torch.nn.functional.mse_loss(engine(inputs.to(lab.device)), targets.to(lab.device)))
             engine.step()
-    except (TypeError, RuntimeError) as found:
+    except (AssertionError, TypeError, RuntimeError) as found:
         if error and error in str(found):
             raise BugPresent(str(found)) from found
         raise

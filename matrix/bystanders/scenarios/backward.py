@@ -384,6 +384,24 @@ def non_reentrant_of_deepspeed(job: Job) -> None:
     job.steps(engine, range(4))
 
 
+@scenario("deepspeed.checkpointing profiles blocks that begin with a LayerNorm", stage="013", release="0.18.9")
+def profiled_checkpoints(job: Job) -> None:
+    torch = job.torch
+    torch.manual_seed(0)
+    blocks = [torch.nn.Sequential(torch.nn.LayerNorm(16), torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(4)]
+
+    def forward(self: Any, x: Any) -> Any:
+        x = x.detach().requires_grad_()
+        for block, name in zip(self.blocks, ("checkpoint", "non_reentrant_checkpoint") * 2):
+            x = block(x) if job.plain else getattr(importlib.import_module("deepspeed").checkpointing, name)(block, x)
+        return self.head(x)
+
+    engine = job.engine(job.model(forward, blocks=torch.nn.ModuleList(blocks), head=torch.nn.Linear(16, 1, bias=False)))
+    if not job.plain:
+        importlib.import_module("deepspeed").checkpointing.configure(None, profile=True)
+    job.steps(engine, range(4))
+
+
 @scenario("blocks enter autocast themselves, within deepspeed.checkpointing")
 @settings(
     works_around=("checkpoint_recomputed_without_autocast",),
