@@ -34,7 +34,7 @@ _NON_REENTRANT = f"{_CHECKPOINTING}:non_reentrant_checkpoint"
 def with_autocast(function: Callable[..., Any], fp16: bool = False) -> Callable[..., Any]:
     """The function, to be called under what is now the autocast of the accelerator and of the CPU.
 
-    Without `fp16`, autocast to fp16 is left out unless an input is in fp16.
+    Without `fp16`, autocast to fp16 is left out unless an input is in half precision.
     """
     return partial(_call, function, _autocast(), fp16)
 
@@ -43,7 +43,7 @@ def _call(function: Callable[..., Any], autocast: dict[str, tuple[bool, Any]], f
     import torch
 
     now = _autocast()
-    fp16 = fp16 or any(torch.is_tensor(each) and each.dtype == torch.float16 for each in inputs)
+    fp16 = fp16 or any(torch.is_tensor(each) and each.dtype in (torch.float16, torch.bfloat16) for each in inputs)
     with ExitStack() as stack:
         for device, (enabled, dtype) in autocast.items():
             if not (enabled or now[device][0]) or (enabled, dtype) == now[device]:
@@ -61,6 +61,8 @@ def _autocast() -> dict[str, tuple[bool, Any]]:
 
     def state(device: str) -> tuple[bool, Any]:
         if hasattr(torch, "get_autocast_dtype"):
+            if not torch.amp.is_autocast_available(device):  # mps in torch 2.4
+                return False, None
             return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
         if device == "cpu":  # before torch 2.4
             return torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()

@@ -4,11 +4,12 @@ Why: Muon's update of a matrix is the same for any loss scale. ZeRO puts it in p
     it by the loss scale, as it does gradients: with 65536, the default, matrices stand still. Clipping and the reported
     norm lose them, too. Auxiliary Adam's parameters are trained. Nothing fails.
 How: before the division the update is multiplied by the loss scale, and so is its norm, as since 0.19.8. A group that
-    has had a learning rate of 0.2 or more is left alone, with a warning: the rate makes up for the division.
-Changes: matrices are trained, and clipping counts their updates, as in bf16; a learning rate below 0.2 that was tuned
+    has had a learning rate of 0.2, or of 0.0005 times a static loss scale, or whose schedule warms up to one, is left
+    alone, with a warning: the rate makes up for the division.
+Changes: matrices are trained, and clipping counts their updates, as in bf16; a lower learning rate that was tuned
     without the patch may be wrong. A checkpoint written without the patch can be resumed: its momentum is right.
 Workaround: Scripts multiply Muon's learning rate by a static loss scale, or train in bf16 or with `"loss_scale": 1`.
-    You can keep it, except a warm-up by DeepSpeed's schedulers to such a rate, which is not seen before it reaches 0.2.
+    You can keep it, except a warm-up in the script's own code to such a rate, which is not seen before it is reached.
 """
 
 from __future__ import annotations
@@ -26,7 +27,16 @@ _NORM = "norm_groups.append(self.get_grad_norm_direct(self.averaged_gradients[i]
 _GRADIENT = "self.single_partition_of_fp32_groups[i].grad = single_grad_partition"
 
 _HIGH = 0.2  # of learning rates
-_MADE_UP = "_dsfix_rates_made_up"  # of an optimizer: its groups that have had such a rate
+_LOW = 5e-4  # usual rates are not lower
+_MADE_UP = "_dsfix_rates_made_up"  # of an optimizer: its groups that have had a rate that makes up for the division
+_COMING = "_dsfix_rates_coming"  # of an optimizer: for each group the highest rate of its schedule
+
+
+def keep_coming_rates(engine: Any) -> None:
+    schedule = engine.lr_scheduler
+    rates = getattr(schedule, "max_lrs", getattr(schedule, "org_lrs", ()))
+    if hasattr(engine.optimizer, "bit16_groups") and isinstance(rates, (list, tuple)):
+        vars(engine.optimizer)[_COMING] = rates
 
 
 def lacks_scale(optimizer: Any, group: int) -> bool:
@@ -41,7 +51,9 @@ def lacks_scale(optimizer: Any, group: int) -> bool:
         return False
     options = muon.param_groups[group]
     made_up = vars(optimizer).setdefault(_MADE_UP, set())
-    if max(options["lr"], options.get("initial_lr", 0)) >= _HIGH:
+    coming = vars(optimizer).get(_COMING, ())[group : group + 1]
+    high = _HIGH if optimizer.dynamic_loss_scale else min(_HIGH, _LOW * optimizer.loss_scale)
+    if max(options["lr"], options.get("initial_lr", 0), options.get("max_lr", 0), *coming) >= high:
         made_up.add(group)
     if group not in made_up:
         return True
@@ -49,8 +61,9 @@ def lacks_scale(optimizer: Any, group: int) -> bool:
 
     warn_repeatedly(
         __name__,
-        f"Muon in fp16: updates are divided by the loss scale, as without dsfix: a learning rate of {_HIGH} or more "
-        "seems to make up for it. Set the one of bf16 (0.02 is usual), and they are no longer divided",
+        f"Muon in fp16: updates are divided by the loss scale, as without dsfix: a learning rate of {high:g} or "
+        "more seems to make up for it. Set the one of bf16 (0.02 is usual) and a dynamic loss scale, and they are no "
+        "longer divided",
     )
     return False
 
@@ -74,6 +87,12 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.6,<0.19.8"},
     changes=(
+        Edit(
+            "deepspeed.runtime.engine:DeepSpeedEngine._configure_lr_scheduler",
+            before="log_dist(f'DeepSpeed LR Scheduler = {self.lr_scheduler}', ranks=[0])",
+            code="keep_coming_rates(self)",
+            uses=(keep_coming_rates,),
+        ),
         Edit(
             f"{_OPTIMIZER}.scaled_global_norm",
             after=_NORM,

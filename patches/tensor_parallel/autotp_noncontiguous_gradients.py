@@ -8,7 +8,8 @@ How: the copy that is reduced is returned. A contiguous gradient is reduced in p
     stay the same.
 Changes: the gradients of all that the input of such a layer is computed from; parameters that should be the same on
     all ranks of a group have drifted apart. Resumed training goes on with what the checkpoint contains.
-Workaround: Scripts call `.contiguous()` on the layer's input, or use more than one sample. You can keep it.
+Workaround: Scripts call `.contiguous()` on the layer's input, or use more than one sample. You can keep it. A script
+    that sums these gradients over the ranks itself must no longer do so.
 """
 
 from __future__ import annotations

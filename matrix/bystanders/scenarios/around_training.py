@@ -359,19 +359,31 @@ def muon_rates_by_hand(job: Job) -> None:
             job.bits(f"step {step}: {name}", parameter)
 
 
-@scenario("Muon's learning rate is multiplied by the static loss scale")
-@settings(
-    works_around=("muon_fp16_divided_by_loss_scale", "muon_fp16_overflow_repeats"),
-    release="0.18.9",
-    reference=False,
+_MUON_SCALED: Any = {
+    "works_around": ("muon_fp16_divided_by_loss_scale", "muon_fp16_overflow_repeats"),
+    "release": "0.18.9",
+    "reference": False,
     **one_job(ranks="1", stage="1", precision="fp16", clipping="on"),
-)
+}
+
+
+@scenario("Muon's learning rate is multiplied by the static loss scale", **_MUON_SCALED)
 def muon_rate_scaled(job: Job) -> None:
+    _muon_scaled(job, 8)
+
+
+@scenario("Muon's learning rate is multiplied by the static loss scale, and is reached by WarmupLR", **_MUON_SCALED)
+def muon_rate_scaled_and_warmed_up(job: Job) -> None:
+    warmup = {"warmup_max_lr": [0.02 * 128, 0.02], "warmup_min_lr": [0.0, 0.0], "warmup_num_steps": 100}
+    _muon_scaled(job, 128, scheduler={"type": "WarmupLR", "params": {**warmup, "warmup_type": "linear"}})
+
+
+def _muon_scaled(job: Job, scale: int, **config: Any) -> None:
     torch = job.torch
     torch.compiler.set_stance("force_eager")  # the update is compiled on first use
-    model, scale = job.MLP(), 128
+    model = job.MLP()
     muon = {"type": "Muon", "params": {"lr": 0.02, "weight_decay": 0.0, "torch_adam": True}}
-    whole = {**space.config(job.setting), "optimizer": muon, "fp16": {"enabled": True, "loss_scale": scale}}
+    whole = {**space.config(job.setting), "optimizer": muon, "fp16": {"enabled": True, "loss_scale": scale}, **config}
     whole["zero_optimization"] = {**whole["zero_optimization"], "reduce_scatter": False}
     engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
     for group in engine.optimizer.param_groups:
