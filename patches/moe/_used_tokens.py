@@ -14,11 +14,11 @@ GATING = f"{MODULE}:top2gating"
 
 
 def keep_used(gate: Any, logits: Any, used: Any) -> None:
-    """Note which tokens are used, where their logits are; all of them if none is, or if they do not fit the logits."""
+    """Note which tokens are used, where their logits are; all if none is, or if k = 1 does not take the mask."""
     import torch
 
-    if gate.k > 1 and torch.is_tensor(used) and used.numel() == len(logits):
-        used = used.to(logits.device).reshape(-1, 1) != 0
+    if gate.k > 1 and torch.is_tensor(used) and used.shape == logits.shape[:1]:
+        used = used.to(logits.device)[:, None] != 0
         logits.dsfix_used = used | ~used.any()
 
 

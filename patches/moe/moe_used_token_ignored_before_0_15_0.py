@@ -4,7 +4,7 @@ Why: `MoE.forward(hidden_states, used_token)` promises to route used tokens only
     routing of k = 1 alone. With k = 2 all tokens are routed: where tokens are dropped, padding takes the place of used
     ones, and the auxiliary loss balances it, too. Nothing fails.
 How: the mask applies to both choices of a token, as with k = 1. Jobs that pass no mask are unchanged.
-    A rank without a used token routes all as before, and so does a mask of another number of elements than tokens.
+    A rank without a used token routes all as before, and so does a mask that is not [tokens]: its order is not known.
 Changes: outputs and auxiliary losses of such layers; as with k = 1, the output for a token that is not used is zero. A
     checkpoint written without the patch can be resumed, with a jump in the loss.
 Workaround: None

@@ -4,18 +4,19 @@ Why: autograd sees only the input of the tiled computation, not the weights, whi
     before it is frozen, such as an embedding, the output requires no gradient, so the weights are not trained, and
     nothing says so. If nothing else is trained either, the backward pass raises RuntimeError: element 0 of tensors does
     not require grad and does not have a grad_fn.
-How: such an input is detached and requires a gradient, which is discarded, if gradients are enabled and weights in
-    `compute_params`, or in a module that is passed, require one.
+How: such an input is detached and requires a gradient, which is discarded, if gradients are enabled and what the
+    function computes of the first tile requires one.
 Changes: the training of these weights. A checkpoint written without the patch has them as they were initialized or
-    loaded; it loads, and they are trained from there.
+    loaded; it loads, and they are trained from there. As above trained layers, ZeRO-2 and ZeRO-3 raise AssertionError
+    if they are not in `compute_params`, or are used in two tiled computations.
 Workaround: Scripts call `requires_grad_()` on the input, or `model.enable_input_require_grads()`. You can keep it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
-from dsfix.patch import Edit, Patch, Replace, Severity, Source
+from dsfix.patch import Patch, Replace, Severity, Source
 from dsfix.process.effects import ran
 
 from ._tiled import module_of, train, with_apply
@@ -26,29 +27,40 @@ if TYPE_CHECKING:
 _MODULE = "deepspeed.runtime.sequence_parallel.ulysses_sp"
 
 
-def _for_weights(x: Any, compute_params: Any, used: Any) -> Any:
-    """The input, which requires a gradient if one of the weights does."""
-    import torch
+def _with_graph(position: Callable[[Any], int]) -> Callable[[Any], Any]:
+    """The function whose output is in the graph of its weights. position: of the input among the arguments."""
 
-    if x.requires_grad or not x.is_floating_point() or not torch.is_grad_enabled():
-        return x
-    weights = [weight for module in used if isinstance(module, torch.nn.Module) for weight in module.parameters()]
-    if not any(weight.requires_grad for weight in (*(compute_params or ()), *weights)):
-        return x
-    ran(__name__)  # whether there is a backward pass, is not known yet
-    return x.detach().requires_grad_()
+    def replaced(original: Any) -> Any:
+        import torch
 
+        def detached(value: Any) -> Any:
+            return value.detach() if torch.is_tensor(value) else value
 
-def among_arguments(kwargs: Any, key: str, compute_params: Any, others: Any) -> Any:
-    """sequence_tiled_compute's `kwargs_to_shard`, with that input."""
-    return {**kwargs, key: _for_weights(kwargs[key], compute_params, others.values())} if key in kwargs else kwargs
+        def apply(*args: Any) -> Any:
+            function, at = args[0], position(args)
+            of_weights: list[bool] = []
 
+            def computed(*tile: Any, **tiles: Any) -> Any:
+                if of_weights:
+                    return function(*tile, **tiles)
+                with torch.enable_grad():  # only the first tile tells
+                    output = function(*map(detached, tile), **{key: detached(tiles[key]) for key in tiles})
+                of_weights.append(output.requires_grad)
+                return output.detach()
 
-def _for_mlp(original: Any) -> Any:
-    def apply(fn: Any, module: Any, x: Any, shards: int, compute_params: Any) -> Any:
-        return original.apply(fn, module, _for_weights(x, compute_params, (module,)), shards, compute_params)
+            tracked = any(torch.is_tensor(each) and each.requires_grad for each in args)
+            if tracked or not torch.is_grad_enabled() or not args[at].is_floating_point():
+                return original.apply(*args)
+            x = args[at].detach().requires_grad_()
+            output = original.apply(computed, *args[1:at], x, *args[at + 1 :])
+            if not of_weights[0]:
+                return output.detach()
+            ran(__name__)  # whether there is a backward pass, is not known yet
+            return output
 
-    return with_apply(original, apply)
+        return with_apply(original, apply)
+
+    return replaced
 
 
 PATCH = Patch(
@@ -56,14 +68,8 @@ PATCH = Patch(
     severity=Severity.WRONG_RESULT,
     affects={"deepspeed": ">=0.17.0"},
     changes=(
-        Replace(f"{_MODULE}:TiledMLP", _for_mlp),
-        Edit(
-            f"{_MODULE}:sequence_tiled_compute",
-            before="args_to_shard = kwargs_to_shard.values()",
-            code="kwargs_to_shard = "
-            "among_arguments(kwargs_to_shard, grad_requiring_tensor_key, compute_params, kwargs_to_pass)",
-            uses=(among_arguments,),
-        ),
+        Replace(f"{_MODULE}:TiledMLP", _with_graph(lambda args: 2)),
+        Replace(f"{_MODULE}:SequenceTiledCompute", _with_graph(lambda args: 9 + [*args[3], *args[4]].index(args[5]))),
     ),
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7268": "introduced in 0.17.0",

@@ -96,6 +96,16 @@ def experts_two(job: Job) -> None:
     _trained(job, _model(job, 2, _EXPERTS))
 
 
+@scenario("top-2 routing, with capacity for all tokens, and a mask that is not one of tokens in the layer's order")
+@settings(release="0.18.9", **space.one_job())
+def experts_two_of_another_mask(job: Job) -> None:
+    model = _model(job, 2, _EXPERTS)
+    if not job.plain:
+        mask = job.torch.tensor([[True, False], [False, True]], device=job.device)
+        model.moe.register_forward_pre_hook(lambda _, inputs: (*inputs, mask))
+    _trained(job, model)
+
+
 @scenario("top-3 routing, with capacity for all tokens")
 @settings(
     pinned=[{"stage": "0"}, {"stage": "2", "precision": "bf16", "ranks": "1"}],

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from matrix.bystanders import space
 from matrix.bystanders.scenario import Job, scenario, settings
 from matrix.bystanders.scenarios import evaluation
 
@@ -415,6 +416,29 @@ def loss_in_equal_tiles(job: Job) -> None:
 @scenario("a loss is computed in tiles, one of which has masked labels", pinned=[{"stage": "1"}], **_FITS)
 def loss_in_unequal_tiles(job: Job) -> None:
     _trained(job, 3)
+
+
+@scenario("the share of right signs is computed in tiles of detached states, logged, and added to the loss")
+@settings(release="0.18.9", **space.one_job())
+def metric_in_tiles(job: Job) -> None:
+    nn = job.torch.nn
+    shares: Any = lambda head, x, y: ((head(x) > 0) == (y > 0)).float().mean()  # noqa: E731
+    module = None if job.plain else importlib.import_module("deepspeed.runtime.sequence_parallel.ulysses_sp")
+
+    def forward(self: Any, inputs: Any, targets: Any) -> Any:
+        x, y = self.below(inputs)[None], targets[None]
+        given, head = {"x": x.detach(), "y": y}, {"head": self.head}
+        of_head = list(self.head.parameters())
+        share = (
+            module.sequence_tiled_compute(shares, 4, 2, given, head, "x", of_head, 0)
+            if module
+            else shares(**given, **head)
+        )
+        self.logged = share.cpu().numpy()
+        return nn.functional.mse_loss(self.head(x), y) + share
+
+    engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, 1)))
+    job.steps(engine, range(4), lambda batch: engine(*batch))
 
 
 @scenario("an MLP is computed in tiles, with TiledMLP, on one rank")
