@@ -548,3 +548,31 @@ def two_of_experts_undropped_in_pipeline(job: Job) -> None:
             job.note(f"step {step}: loss", float(mean))
 
     _without_noise(job, trained)
+
+
+@scenario("experts sharded by AutoEP, with the optimizer in the config")
+@settings(
+    pinned=[{"stage": "0"}, {"stage": "3"}],
+    works_around=("autoep_optimizer_keeps_replaced",),
+    release="0.19.6",
+    ranks=("2", "4"),
+    offload=("none",),
+    precision=("fp32",),
+    optimizer=("SGD", "AdamW"),
+)
+def experts_of_autoep(job: Job) -> None:
+    from dsfix.patches.moe import _autoep as autoep
+
+    model = autoep.Mixture()
+    initial = autoep.of_rank({name: each.detach().clone() for name, each in model.named_parameters()}, job.rank)
+    if job.plain:
+        engine = job.engine(model)
+    else:
+        engine = job._lab.initialize(model, {**space.config(job.setting), **autoep.CONFIG})
+    for step in range(3):
+        for batch in job.batches(step):
+            engine.backward(job.loss(engine, batch))
+            engine.step()
+        now = job.parameters(engine)
+        for name, parameter in (autoep.of_rank(now, job.rank) if job.plain else now).items():
+            job.note(f"step {step}: movement of {name}", parameter - initial[name])
