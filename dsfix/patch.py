@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 import textwrap
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable, Union
 
 from .versions import satisfies
@@ -187,6 +187,20 @@ class Patch:
             raise ValueError("a Patch needs at least one change")
         modules = dict.fromkeys(change.module for change in self.changes)
         object.__setattr__(self, "modules", tuple(modules))
+
+    def as_text(self) -> list[list[tuple[Any, ...]]] | None:
+        """The changes and the evidence as strings and numbers, for `from_text`; None if a change is not an Edit."""
+        edits = [replace(edit, code=edit.code_with_imports, uses=()) for edit in self.changes if isinstance(edit, Edit)]
+        if len(edits) < len(self.changes):
+            return None
+        return [[tuple(vars(each).values()) for each in several] for several in (edits, self.present, self.fixed)]
+
+    @classmethod
+    def from_text(cls, text: Sequence[Sequence[Any]], title: str, severity: str, affects: Mapping[str, str]) -> Patch:
+        """A patch with the same changes and evidence as the one whose `as_text` this is, without what else it says."""
+        edits = tuple(Edit(*each) for each in text[0])
+        present, fixed = (tuple(Source(*each) for each in several) for several in text[1:])
+        return cls(title, Severity(severity), affects, edits, present=present, fixed=fixed)
 
     def claims(self, release: str) -> bool:
         """Whether `affects` includes this release of DeepSpeed."""

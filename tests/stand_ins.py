@@ -320,12 +320,8 @@ class Environment:
         mine = ("DSFIX_", "COLUMNS")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
         # DSFIX_ONLY: other patches depend on whether torch and NumPy are installed
-        return {
-            **environment,
-            "DSFIX_ONLY": "zero3_offload_clip_device",
-            **variables,
-            "PYTHONPATH": str(self.directory),
-        }
+        environment["DSFIX_ONLY"] = "zero3_offload_clip_device"
+        return {**environment, **variables, "PYTHONPATH": str(self.directory)}
 
     def start(self, *arguments, code="", **variables):
         """Starts `python -m dsfix ARGUMENTS`, or `python -c CODE`."""

@@ -306,10 +306,8 @@ def test_the_layout_table_is_the_tree():
     }
     assert [str(path) for path in sorted(named) if not path.is_dir()] == []
     folders = {each for root in (CHECKOUT, CHECKOUT / "dsfix") for each in root.iterdir() if any(each.rglob("*.py"))}
-    assert {folder.name for folder in folders - named if not folder.name.startswith((".", "build"))} <= {
-        "dsfix",
-        "tests",
-    }
+    unnamed = {folder.name for folder in folders - named if not folder.name.startswith((".", "build"))}
+    assert unnamed <= {"dsfix", "tests"}
 
 
 def test_every_page_is_linked_from_the_readme_or_a_page_it_links():

@@ -8,10 +8,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "dsfix"
 
 # part -> the parts below it that it may import; `patch` is the vocabulary, with what every part may import
-VOCABULARY = (
-    *("patch", "outcome", "job", "rules", "log", "versions", "settings"),
-    "catalogue",
-)
+VOCABULARY = ("patch", "outcome", "job", "rules", "log", "versions", "settings", "catalogue")
 BELOW = {
     "patch": set(),
     "engine": {"patch"},

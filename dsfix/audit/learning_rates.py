@@ -92,9 +92,8 @@ def _one_cycle(options: Options, initial: list[float], iteration: int) -> list[f
     rising = place <= first
     scale = place / first if rising else (first + second - place) / second
     stairs = options.get("cycle_first_stair_count", 0)
-    stairs = (
-        stairs if rising or options.get("cycle_second_stair_count") is None else options["cycle_second_stair_count"]
-    )
+    if not rising and options.get("cycle_second_stair_count") is not None:
+        stairs = options["cycle_second_stair_count"]
     if stairs:
         scale = math.floor(scale * stairs + 1e-9) / stairs
     return [a + (b - a) * scale for a, b in zip(low, high)]

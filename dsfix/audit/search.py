@@ -195,24 +195,18 @@ def _kinds(verdict: AuditVerdict) -> set[tuple[str, str]]:
 
 def _within(verdict: AuditVerdict, plan: Plan) -> AuditVerdict:
     """Returns what a verdict on more phases says about `plan`."""
-    visible_differences = tuple(
-        difference for difference in verdict.differences if difference.phase in ("training", *plan.phases)
-    )
-    errors = (
-        verdict.errors if any(visible_difference.what == "error" for visible_difference in visible_differences) else ()
-    )
-    return replace(verdict, differences=visible_differences, errors=errors)
+    visible = tuple(each for each in verdict.differences if each.phase in ("training", *plan.phases))
+    errors = verdict.errors if any(each.what == "error" for each in visible) else ()
+    return replace(verdict, differences=visible, errors=errors)
 
 
 def _narrowed(plan: Plan, verdict: AuditVerdict) -> Plan:
     """Returns the plan with only the phases that show the verdict's differences; none if the training differs."""
     if verdict.failed:
         return plan
-    phases = tuple(
-        phase for phase in plan.phases if any(difference.phase == phase for difference in verdict.differences)
-    )
-    trained = all(difference.phase in phases for difference in verdict.differences)
-    return replace(plan, phases=phases if trained else ())
+    differing = {difference.phase for difference in verdict.differences}
+    phases = tuple(phase for phase in plan.phases if phase in differing)
+    return replace(plan, phases=phases if differing <= {*phases} else ())
 
 
 def minimal(

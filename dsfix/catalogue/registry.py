@@ -85,14 +85,12 @@ def index(remember: Callable[[object, Callable[[], Any]], Any]) -> tuple[dict[st
 
     remember: returns for a key what it returned for the same key before, else what the function returns.
     """
-    key = _stamps()
+    key = _stamp()
     cached = None if key is None else remember((Summary._fields, key), _own_summaries)
     if cached is None:
         entries, broken = load()
         return {patch_id: each.summary for patch_id, each in entries.items()}, broken
-    plugins = (
-        plugin_entry.summary if isinstance(plugin_entry, Entry) else plugin_entry for plugin_entry in _plugin_entries()
-    )
+    plugins = (each.summary if isinstance(each, Entry) else each for each in _plugin_entries())
     return _by_id((*(Summary(*each) for each in cached), *plugins))
 
 
@@ -121,13 +119,15 @@ def _files() -> Iterator[tuple[str, os.DirEntry[str]]]:
                 yield from ((each.name, inside) for inside in os.scandir(each.path) if inside.name != "__pycache__")
 
 
-def _stamps() -> list[tuple[str, int, int]] | None:
-    """The names, times and sizes of the patches' files; None if one is unknown (a zip, a dangling link)."""
+@functools.cache
+def _stamp() -> bytes | None:
+    """A digest of the names, times and sizes of the patches' files; None if one is unknown (a zip, a dangling link)."""
     try:
         stamps = [(f"{folder}/{each.name}", each.stat()) for folder, each in _files()]
-        return sorted((name, status.st_mtime_ns, status.st_size) for name, status in stamps)
     except OSError:
         return None
+    stamps_by_name = sorted((name, status.st_mtime_ns, status.st_size) for name, status in stamps)
+    return hashlib.blake2b(repr(stamps_by_name).encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def _own_summaries() -> list[list[object]] | None:
@@ -144,6 +144,18 @@ def _loaded_summaries() -> list[list[object]] | None:
     entries, broken = load()
     own = (each.summary for each in entries.values() if each.distribution == _OWN)
     return None if broken else [list(each) for each in own]
+
+
+def patch(summary: Summary, remember: Callable[[object, Callable[[], Any]], Any]) -> Patch:
+    """What applies the patch: its changes and evidence. Its file is loaded only if they are not known, or not all text.
+
+    Raises ImportError if it has to be loaded and cannot be.
+    """
+    stamp = _stamp() if summary.distribution == _OWN else None
+    text = stamp and remember(("patch", summary.module, stamp), lambda: entry(summary).patch.as_text())
+    if text:
+        return Patch.from_text(text, summary.title, summary.severity, summary.affects)
+    return entry(summary).patch
 
 
 def is_proven(digest: str) -> bool:

@@ -145,12 +145,8 @@ class Facts:
     def may_only_infer(self) -> bool:
         """Whether nothing shows that this job trains: ZeRO-Inference is ZeRO-3 without an optimizer."""
         is_training = self.in_job or any(name in self.config for name in _ABOUT_TRAINING) or self.arguments
-        return (
-            not is_training
-            and self.stage == 3
-            and self.device("offload_optimizer") == "none"
-            and self.accelerate is None
-        )
+        offloads = self.device("offload_optimizer") != "none"
+        return not is_training and self.stage == 3 and not offloads and self.accelerate is None
 
     def elsewhere(self, path: Path) -> str | None:
         return keys.elsewhere((keys.INFERENCE, *path) if self.inference else path)

@@ -28,13 +28,8 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"{file} cannot be removed: {error.strerror or error}") from None
     others = pth.installed_files()
     if options.json:
-        known = {
-            "enabled": bool(others),
-            "file": str(file),
-            "changed": removed,
-            "others": [str(each) for each in others],
-        }
-        output.print_json(known)
+        paths = {"file": str(file), "others": list(map(str, others))}
+        output.print_json({"enabled": bool(others), "changed": removed, **paths})
     else:
         more, what = (" any more", "was removed") if removed else ("", "does not exist")
         enabled = "" if others else f"dsfix is not enabled for {sys.executable}{more}: "

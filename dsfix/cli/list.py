@@ -33,14 +33,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--job", type=Path, metavar="DIR", help="show what the patches did in a job, from its DSFIX_REPORT directory"
     )
     what.add_argument(
-        "--upstream", action="store_true", help="list the release's known bugs instead, and how dsfix handles each"
+        "--upstream", action="store_true", help="list the release's known bugs and how dsfix handles each"
     )
     command.add_argument("--deepspeed", metavar="VERSION", help="use this release (default: the installed one)")
     command.add_argument(
         "--severity", type=_severities, metavar="NAME,…", help=f"only these severities: {', '.join(_SEVERITIES)}"
     )
     command.add_argument(
-        "--verbose", action="store_true", help="print a table with reasons, including patches that do not apply"
+        "--verbose", action="store_true", help="print a table with reasons, also of patches that do not apply"
     )
 
 

@@ -55,9 +55,8 @@ def run(options: argparse.Namespace) -> int:
     except CommandError as complaint:
         return prepare.report_refusal(complaint, options.json)
     verdicts = _verdicts(named)
-    entries = named or [
-        entry for entry in registry.catalogue().values() if verdicts[entry.id].outcome not in BUG_ABSENT
-    ]
+    catalogue = registry.catalogue().values()
+    entries = named or [entry for entry in catalogue if verdicts[entry.id].outcome not in BUG_ABSENT]
     rows: list[VerifiedPatch] = []
     interrupted = False
     prepare.lower_priority()

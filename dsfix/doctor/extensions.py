@@ -85,13 +85,8 @@ def default_root(environment: Mapping[str, str], torch: Torch) -> Path | None:
         if sys.platform == "darwin"
         else Path(environment.get("XDG_CACHE_HOME") or above / ".cache")
     )
-    built_for = (
-        f"rocm{torch.hip.replace('.', '')}"
-        if torch.hip
-        else f"cu{torch.cuda.replace('.', '')}"
-        if torch.cuda
-        else "cpu"
-    )
+    kind, version = ("rocm", torch.hip) if torch.hip else ("cu", torch.cuda)
+    built_for = f"{kind}{version.replace('.', '')}" if version else "cpu"
     return caches / "torch_extensions" / f"{_python()}_{built_for}"
 
 

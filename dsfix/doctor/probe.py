@@ -35,9 +35,8 @@ def torch_cuda() -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available, devices = torch.cuda.is_available(), torch.cuda.device_count()
-    messages = [
-        str(each.message) for each in caught if not issubclass(each.category, (FutureWarning, DeprecationWarning))
-    ]
+    expected = FutureWarning, DeprecationWarning
+    messages = [str(each.message) for each in caught if not issubclass(each.category, expected)]
     nccl = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     return {
         "available": available,

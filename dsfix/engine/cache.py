@@ -104,8 +104,10 @@ class Cache:
 
 def declaration_key(change: object) -> tuple[object, ...]:
     """A change or a piece of evidence as part of a key: its strings and numbers, and where its helpers are defined."""
-    plain = [value for value in vars(change).values() if isinstance(value, (str, int, type(None)))]
-    return type(change).__name__, *plain, change.code_with_imports if isinstance(change, Edit) else ""
+    plain = {name: value for name, value in vars(change).items() if isinstance(value, (str, int, type(None)))}
+    if isinstance(change, Edit):
+        plain["code"] = change.code_with_imports
+    return type(change).__name__, *plain.values()
 
 
 def file_stamps(paths: Iterable[str]) -> list[tuple[str, int, int]]:

@@ -42,6 +42,7 @@ class PatchState:
     earlier executions of these modules. `modules`: those that the patch changes, if it may apply."""
 
     summary: Summary
+    cache: Cache
     outcome: Outcome
     reason: str
     modules: tuple[str, ...] = ()
@@ -52,8 +53,8 @@ class PatchState:
 
     @functools.cached_property
     def patch(self) -> Patch:
-        """Loaded only for patches that may apply."""
-        return registry.entry(self.summary).patch
+        """Known only for patches that may apply; without what only commands need."""
+        return registry.patch(self.summary, self.cache.cached)
 
     @property
     def pending_modules(self) -> list[str]:
@@ -119,12 +120,14 @@ class Engine:
         try:
             settled = verdict.before_source(summary, self.settings, self.cache)
             if settled is not None:
-                return PatchState(summary, settled.outcome, settled.reason)
-            modules = registry.entry(summary).patch.modules
-            return PatchState(summary, Outcome.PENDING, _waiting_reason(modules), modules)
+                return PatchState(summary, self.cache, settled.outcome, settled.reason)
+            state = PatchState(summary, self.cache, Outcome.PENDING, "")
+            state.modules = state.patch.modules
+            state.reason = _waiting_reason(state.modules)
+            return state
         except Exception as error:  # a declaration that cannot be evaluated
             self._warn(f"patch {summary.id} is skipped: {error_text(error)}")
-            return PatchState(summary, Outcome.FAILED, error_text(error))
+            return PatchState(summary, self.cache, Outcome.FAILED, error_text(error))
 
     def imported(self, module: ModuleType, name: str) -> None:
         """The post-import hook: a watched module has just been executed, for the first time or again.

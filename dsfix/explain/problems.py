@@ -66,9 +66,7 @@ class Problem:
 
     def matches(self, segment: Segment) -> dict[str, list[tuple[int, int]]]:
         """Returns ids of patches whose symptoms match, "" for the signature -> the spans of the matches."""
-        spans = (
-            (expression.patch, segment.printed(expression.places(segment.text))) for expression in self.expressions
-        )
+        spans = ((each.patch, segment.printed(each.places(segment.text))) for each in self.expressions)
         return {patch: places for patch, places in spans if places}
 
 

@@ -27,11 +27,11 @@ class Statement:
 
     @classmethod
     def of_this_process(cls) -> Statement:
-        reports = process.report()
+        states = process.current_states()
         return cls(
             {"dsfix": __version__, **{name: versions.installed(name) or "" for name in ("deepspeed", "torch")}},
-            {report.id: report.outcome.value for report in reports},
-            {report.id: report.reason for report in reports if report.outcome.value in _NOT_FIXED},
+            {state.summary.id: state.outcome.value for state in states},
+            {state.summary.id: state.reason for state in states if state.outcome.value in _NOT_FIXED},
         )
 
     @property

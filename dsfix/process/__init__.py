@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import log, versions
+from ..catalogue import registry
 from ..engine import hooks
 from ..engine.engine import Engine, PatchState
 from ..engine.garbage import gc_paused, resume
@@ -116,10 +117,23 @@ def _announce(engine: Engine) -> None:
 
 def report() -> list[PatchReport]:
     """The current outcome of every patch in this process, ordered by id."""
+    return [_reported(state) for state in current_states()]
+
+
+def load_patches() -> None:
+    """Loads the files of all patches that may apply, which a warm cache puts off until a helper is called."""
+    for state in () if _engine is None else _engine.states.values():
+        if state.modules:
+            with contextlib.suppress(ImportError):  # it was reported, or is by the call
+                registry.entry(state.summary)
+
+
+def current_states() -> list[PatchState]:
+    """Every patch in this process, ordered by id, with its outcome as it is now."""
     if _engine is None:
         return []
     _engine.refresh()
-    return [_reported(state) for state in _engine.states.values()]
+    return list(_engine.states.values())
 
 
 def _reported(state: PatchState) -> PatchReport:

@@ -15,6 +15,7 @@ import weakref
 from typing import Any, Callable, NamedTuple
 
 from .. import log
+from ..catalogue import registry
 from ..catalogue.registry import Summary
 from ..engine.rewrite import added_globals
 from ..patch import EFFECTS, Edit, Patch
@@ -116,7 +117,7 @@ def reached(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
     for name in aliases & _effects.keys():
         return "took effect", _effects[name]
     edits = [change for change in patch.changes if isinstance(change, Edit)]
-    module_values = vars(sys.modules[summary.module]).values()
+    module_values = vars(registry.entry(summary).module).values()
     tells = any(edit.effect for edit in edits) or took_effect in module_values or ran in module_values
     if aliases & _reached or not (edits or tells):  # a provided or replaced name is active immediately
         return "ran", None

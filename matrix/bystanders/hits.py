@@ -29,7 +29,7 @@ statements: dict[str, int] = {}
 def install() -> None:
     """Instrument the patches loaded from now on."""
     setattr(builtins, MARK, mark)
-    sys.meta_path.insert(0, Finder(_is_patch, _Loader))
+    sys.meta_path[:0] = [Finder(_is_patch, _Loader), Finder("dsfix.catalogue.registry".__eq__, _RegistryLoader)]
 
 
 def mark(patch_id: str, number: int) -> None:
@@ -86,6 +86,17 @@ class _Loader(Loader):
                 for change in patch.changes
             )
             module.PATCH = dataclasses.replace(patch, changes=changes)  # type: ignore[attr-defined]
+
+
+class _RegistryLoader(Loader):
+    """Has the engine load the file of each patch, with marks, instead of using cached edits, or caching these."""
+
+    def marked(self, text: bytes) -> ast.Module:
+        return ast.parse(text)
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        vars(module)["patch"] = lambda summary, remember: vars(module)["entry"](summary).patch
 
 
 class _Marks:

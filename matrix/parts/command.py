@@ -50,13 +50,16 @@ def _run(options: argparse.Namespace) -> int:
         for release in releases
         for batch in running.batches(release, [e for e in chosen if options.again or docs.stale(kept, e, release)])
     ]
-    patches = sorted({name for line in kept.values() for name in line.patches})
+    known = {
+        each.name: {name for line in kept.values() if line.part == each.name for name in line.patches}
+        for each in chosen
+    }
     print(f"{sum(len(each.parts) for each in batches)} parts in {len(batches)} processes", flush=True)
     meter = Progress(len(batches))
     with running.Children() as children:
 
         def work(batch: running.Batch) -> list[record.Line]:
-            return running.run(batch, children, patches)
+            return running.run(batch, children, known)
 
         with runner.run_parallel(batches, work, options.jobs) as ended:
             for _, lines in ended:

@@ -9,7 +9,7 @@ from matrix import table
 from matrix.parts import explanations
 from matrix.parts.explanations import EXPLANATIONS, Explanation
 from matrix.parts.part import Part, digest, load
-from matrix.parts.record import ABSENT, AGREES, DIFFERS, PATCHED, Line, Record
+from matrix.parts.record import DIFFERS, PATCHED, Line, Record
 
 COMMAND = "python -m tox run -e parts"
 
@@ -60,43 +60,54 @@ options, ignored labels. Each was run on the last release of each minor, without
     {COMMAND} -- run 0.19.8
 
 runs what is not in the record yet. "Patched" means that the part agrees with dsfix, and differs without the patches
-that are named. Of a part that differs the shortest example is shown.
+that are named; "open" that it differs with dsfix, too, and that the cause is known; "absent" that the release does not
+have it. Where the cause is not known ("differs"), the shortest example is shown.
 """
-_SHORT = {AGREES: "agrees", PATCHED: "patched", ABSENT: "-", DIFFERS: "differs"}
 
 
 def render(record: Record, given: Sequence[Explanation] = EXPLANATIONS) -> str:
     names = releases()
-    lines = [_HEAD, f"| part | reference | {' | '.join(names)} |", "| --- | --- |" + " --- |" * len(names)]
-    notes: list[str] = []
-    for part in load().values():
-        cells = [
-            "no reference" if part.check is None else _cell(record.get((part.name, name)), given) for name in names
-        ]
-        lines.append(f"| {part.name} | {_escaped(part.reference)} | {' | '.join(cells)} |")
-        found = [record[part.name, name] for name in names if (part.name, name) in record]
-        notes += _notes(part.name, found, given)
-    return "\n".join([*lines, "", "## What differs", "", *notes]) + "\n"
+    lines, parts = [_HEAD], load().values()
+    for area in dict.fromkeys(each.area for each in parts if each.check):
+        rows = [f"## {area}", "", f"| part | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
+        references: dict[str, list[str]] = {}
+        notes: list[str] = []
+        for part in parts:
+            if part.area != area or part.check is None:
+                continue
+            cells = [_cell(record.get((part.name, name)), given) for name in names]
+            rows.append(f"| {_short(part)} | {' | '.join(cells)} |")
+            references.setdefault(part.reference, []).append(_short(part))
+            notes += _notes(part, record, names, given)
+        named = [f"- {', '.join(those)}: {_escaped(reference)}" for reference, those in references.items()]
+        lines += [*rows, "", "References:", "", *named, ""]
+        lines += ["What differs:", "", *notes, ""] if notes else []
+    lines += ["## No reference", "", *(f"- {each.name}: {each.reference}" for each in parts if each.check is None)]
+    return "\n".join(lines) + "\n"
 
 
 def _cell(line: Line | None, given: Sequence[Explanation]) -> str:
     if line is None:
         return "not run"
     explained = explanations.of(line, given) if line.outcome == DIFFERS else None
-    return _SHORT[line.outcome] if explained is None else "open"
+    return line.outcome if explained is None else "open"
 
 
-def _notes(name: str, found: Sequence[Line], given: Sequence[Explanation]) -> Iterator[str]:
+def _short(part: Part) -> str:
+    return _escaped(part.name.removeprefix(f"{part.area}/"))
+
+
+def _notes(part: Part, record: Record, names: Sequence[str], given: Sequence[Explanation]) -> Iterator[str]:
     """What differs, newest release first, each text once."""
     told: dict[str, list[str]] = {}
-    for line in reversed(found):
+    for line in [record[part.name, name] for name in reversed(names) if (part.name, name) in record]:
         if line.outcome == PATCHED:
             patches = ", ".join(f"[{each}](../bugs/{each}.md)" for each in line.patches)
             told.setdefault(f"patched by {patches}", []).append(line.release)
         elif line.outcome == DIFFERS:
             explained = explanations.of(line, given)
-            told.setdefault(f"open: {explained.text if explained else _escaped(line.seen)}", []).append(line.release)
-    yield from (f"- {name} ({', '.join(numbers[::-1])}): {text}" for text, numbers in told.items())
+            told.setdefault(explained.text if explained else f"differs: {_escaped(line.seen)}", []).append(line.release)
+    yield from (f"- {_short(part)} ({table.span(those, names)}): {text}" for text, those in told.items())
 
 
 def _escaped(text: str) -> str:

@@ -18,7 +18,7 @@ from torch import distributed
 from dsfix.lab.session import Lab
 from matrix.parts.part import OTHER, Absent, Part
 
-_SECONDS = 60.0  # for the examples of one part
+_SECONDS, _LEAST = 60.0, 5  # for the examples of one part, and how many it has at least
 _SHRINKING = 200, 20.0  # examples that are tried after the first that fails, and seconds
 _PATIENCE = 100.0  # for a rank that does not come to the end of an example
 Value = TypeVar("Value")
@@ -80,7 +80,7 @@ def laid_out(shape: Sequence[int], layout: str, dtype: torch.dtype, seed: int) -
     return torch.randn(tuple(shape), generator=generator).to(dtype)
 
 
-def run(each: Part, lab: Lab) -> tuple[str, int, str]:
+def run(each: Part, lab: Lab, shrink: bool = True) -> tuple[str, int, str]:
     """What the examples of a part show on this release: (agrees, differs or absent, how many, what was seen)."""
     check = each.check
     assert check is not None
@@ -93,7 +93,8 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
         if failures and not later:
             end = min(end, time.monotonic() + _SHRINKING[1])
         later += bool(failures)
-        over = _any(time.monotonic() > end or later > _SHRINKING[0], group)
+        slow = time.monotonic() > end and (count >= _LEAST or bool(failures))
+        over = _any(slow or later > _SHRINKING[0], group)
         if over:
             return
         draw, seen, error = Draw(data), "", None
@@ -123,7 +124,7 @@ def run(each: Part, lab: Lab) -> tuple[str, int, str]:
         deadline=None,
         report_multiple_bugs=False,
         suppress_health_check=list(hypothesis.HealthCheck),
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        phases=(hypothesis.Phase.generate, *((hypothesis.Phase.shrink,) if shrink else ())),
     )
     try:
         options(hypothesis.given(strategies.data())(one))()

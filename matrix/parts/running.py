@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,7 @@ from matrix.parts.record import ABSENT, AGREES, DIFFERS, PATCHED, Line
 from matrix.runner import Servers
 
 _TIMEOUT = 120.0  # seconds, for each part
+_MANY = 20  # examples: a part with fewer, each of which takes long, has processes of its own
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PRELOADING = _CHECKOUT / "matrix" / "bystanders" / "preloading.py"
 
@@ -36,8 +37,8 @@ class Batch:
 
 
 def batches(release: str, parts: Sequence[Part]) -> Iterator[Batch]:
-    def shared(part: Part) -> tuple[str, int, str]:
-        return part.area, part.ranks, part.device
+    def shared(part: Part) -> tuple[str, int, str, str]:
+        return part.area, part.ranks, part.device, part.name if part.examples < _MANY else ""
 
     for _, each in groupby(sorted(parts, key=shared), shared):
         yield Batch(release, tuple(each))
@@ -48,7 +49,7 @@ class Children(Servers):
 
     def _command(self, release: str, device: str, skip: Sequence[str]) -> Sequence[str]:
         """Those that look for a patch start anew."""
-        if skip not in ((), environments.not_importing()):
+        if _searching(skip):
             return fresh_command("matrix.parts.child")
         path, left_out = str(environments.installed(release)), ",".join(skip)
         return self.server(device, _PRELOADING, PYTHONPATH=path, DSFIX_SKIP=left_out).command("matrix.parts.child")
@@ -63,7 +64,13 @@ class Children(Servers):
                 environment["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes minutes
                 environment["PYTHONPATH"] += f"{os.pathsep}{_CHECKOUT}"
                 names = json.dumps([each.name for each in waiting])
-                argv = [*self._command(release, waiting[0].device, skip), waiting[0].device, names, name]
+                argv = [
+                    *self._command(release, waiting[0].device, skip),
+                    waiting[0].device,
+                    names,
+                    name,
+                    "" if _searching(skip) else "shrink",
+                ]
                 ranks = launch(argv, waiting[0].ranks, _TIMEOUT * len(waiting), environment, scratch)
                 files = [scratch / f"{rank.rank}.jsonl" for rank in ranks]
                 written = [each.read_text(encoding="utf-8").splitlines() for each in files if each.exists()]
@@ -72,8 +79,18 @@ class Children(Servers):
                 if told["outcome"] == DIFFERS and (known["outcome"] != DIFFERS or known["seen"].endswith(OTHER)):
                     seen[told["name"]] = told
             if any(rank.returncode for rank in ranks) and (left := [e for e in waiting if e.name not in seen]):
-                seen[left[0].name] = {"outcome": DIFFERS, "seen": _end(ranks), "applied": [], "examples": 0}
+                seen[left[0].name] = {
+                    "outcome": DIFFERS,
+                    "seen": _end(ranks),
+                    "applied": [],
+                    "reached": [],
+                    "examples": 0,
+                }
         return seen
+
+
+def _searching(skip: Sequence[str]) -> bool:
+    return skip not in ((), environments.not_importing())
 
 
 def _end(ranks: Sequence[Any]) -> str:
@@ -85,27 +102,31 @@ def _end(ranks: Sequence[Any]) -> str:
     return f"ended with {rank.returncode}: {last[-1].strip()[:200]}"
 
 
-def run(batch: Batch, children: Children, known: Sequence[str] = ()) -> list[Line]:
-    """What the parts of a batch show. known: patches that have made a part of it agree on other releases."""
+def run(batch: Batch, children: Children, known: Mapping[str, Collection[str]]) -> list[Line]:
+    """What the parts of a batch show. known: the patches that have made a part agree on other releases, by its name."""
 
     def tried(parts: Sequence[Part], skip: Sequence[str]) -> dict[str, Any]:
         return children.attempt(batch.release, parts, skip)
 
     patched = tried(batch.parts, ())
     plain = tried(batch.parts, environments.not_importing())
-    return [_line(each, batch.release, plain[each.name], patched[each.name], tried, known) for each in batch.parts]
+    return [
+        _line(each, batch.release, plain[each.name], patched[each.name], tried, known.get(each.name, ()))
+        for each in batch.parts
+    ]
 
 
-def _line(part: Part, release: str, plain: Any, patched: Any, tried: Try, known: Sequence[str]) -> Line:
+def _line(part: Part, release: str, plain: Any, patched: Any, tried: Try, known: Collection[str]) -> Line:
     outcome, patches, seen = patched["outcome"], tuple[str, ...](), patched["seen"]
     if outcome == AGREES and plain["outcome"] == DIFFERS:
 
         def agrees(skip: Sequence[str]) -> bool:
             return bool(tried([part], skip)[part.name]["outcome"] == AGREES)
 
-        likely = [each for each in patched["applied"] if each in known]
-        found = needed(likely, agrees) if likely else []
-        patches = tuple(found or needed([each for each in patched["applied"] if each not in likely], agrees))
+        for likely in known, patched["reached"], patched["applied"]:
+            patches = tuple(needed([each for each in patched["applied"] if each in likely], agrees))
+            if patches:
+                break
         outcome, seen = PATCHED, plain["seen"]
     elif outcome == DIFFERS and plain["outcome"] in (AGREES, ABSENT):
         seen = f"only with dsfix: {seen}"

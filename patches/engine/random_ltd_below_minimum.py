@@ -47,6 +47,7 @@ PATCH = Patch(
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/2585": "introduced",
         "https://github.com/deepspeedai/DeepSpeed/pull/8334": "related: the curriculum's schedule, fixed in 0.19.7",
+        "https://github.com/deepspeedai/DeepSpeed/pull/8529": "proposed fix",
     },
     present=(Source(_SCHEDULE, _ROUNDED),),
     config=_met,

@@ -162,6 +162,7 @@ PATCH = Patch(
         "https://github.com/huggingface/transformers/pull/43692": "reported",
         "https://github.com/huggingface/transformers/pull/43711": "related: worked around in transformers 5.1.0",
         "https://github.com/hiyouga/LlamaFactory/issues/10144": "reported",
+        "https://github.com/MakazhanAlpamys/Soup/issues/336": "reported",
         "https://github.com/modelscope/ms-swift/issues/8299": "reported",
         "https://github.com/OpenRLHF/OpenRLHF/issues/1225": "reported",
     },

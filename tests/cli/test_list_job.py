@@ -128,15 +128,8 @@ def test_many_outliers_and_reasons_are_counted(environment, tmp_path):
 
 
 def test_patches_without_effect_anywhere_are_counted(environment, tmp_path):
-    outcomes = {
-        "a": "applied",
-        "b": "pending",
-        "c": "disabled",
-        "d": "not-affected",
-        "e": "already-fixed",
-        "f": "failed",
-    }
-    patches = [{"id": name, "outcome": outcome, "reason": "because"} for name, outcome in outcomes.items()]
+    outcomes = "applied", "pending", "disabled", "not-affected", "already-fixed", "failed"
+    patches = [{"id": name, "outcome": outcome, "reason": "because"} for name, outcome in zip("abcdef", outcomes)]
     reports = [{**report(number), "patches": patches} for number in range(2)]
     reports[1]["patches"] = [*patches[:-2], {**patches[4], "outcome": "not-affected"}, patches[5]]
     directory = job(tmp_path / "reports", *reports)

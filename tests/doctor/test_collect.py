@@ -100,12 +100,7 @@ def test_no_proc(look):
 
 
 def test_only_listed_variables_are_shown(look):
-    secrets = {
-        "DS_API_KEY": "s3cret",
-        "HF_TOKEN": "s3cret",
-        "AWS_SECRET_ACCESS_KEY": "s3cret",
-        "WANDB_API_KEY": "s3cret",
-    }
+    secrets = dict.fromkeys(("DS_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY"), "s3cret")
     results = look(NCCL_DEBUG="INFO", DSFIX_SKIP="a", DS_ACCELERATOR="cpu", **secrets)
     assert results.variables == {"NCCL_DEBUG": "INFO", "DSFIX_SKIP": "a", "DS_ACCELERATOR": "cpu"}
     assert "s3cret" not in json.dumps(results.as_json())

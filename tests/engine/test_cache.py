@@ -68,6 +68,42 @@ def test_a_source_that_is_proven_is_not_judged_again(world):
     assert world.run(known).value[:2] == [2, "drifted"]
 
 
+LOADED = """
+    import sys, dsfix, deepspeed.m as m
+    loaded = lambda: any(name.endswith(".cure") for name in sys.modules)
+    tell([loaded(), m.f(1), loaded(), outcomes()["cure"]])
+"""
+
+
+def test_a_patch_whose_edits_are_known_is_loaded_by_the_first_call_of_its_helper(world):
+    world.package(m="def f(x):\n    y = x + 1\n    return y\n")
+    declared = """
+def helper(x):
+    return x + {added}
+PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = helper(x)", uses=(helper,)))
+"""
+    world.patch("cure", declared.format(added=2))
+    assert world.run(LOADED).value == [True, 3, True, "applied"]
+    assert world.run(LOADED).value == [False, 3, True, "applied"]
+    world.patch("cure", declared.format(added=20))  # its file has changed
+    assert world.run(LOADED).value == [True, 21, True, "applied"]
+
+
+def test_a_patch_file_that_is_replaced_during_a_job_is_not_read(world):
+    initialize = "def initialize(model): return model,"
+    world.package(init=initialize, m="def f(x):\n    y = x + 1\n    return y\n")
+    change = 'Edit("deepspeed.m:f", replace="y = x + 1", code="y = helper(x)", uses=(helper,))'
+    world.patch("cure", f"def helper(x): return x + 2\nPATCH = declare({change})")
+    job = f"""
+    import dsfix, deepspeed, deepspeed.m as m
+    deepspeed.initialize(model=None)
+    open({str(world.patches / "cure.py")!r}, "w").write("raise SystemExit")
+    tell(m.f(1))
+    """
+    assert world.run(LOADED).value == [True, 3, True, "applied"]
+    assert world.run(job).value == 3
+
+
 def test_the_combined_edits_of_several_patches_are_cached(world):
     world.package(m="def f(x):\n    y = x + 1\n    y = y * 2\n    return y\n")
     world.patch("cure", """PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2"))""")

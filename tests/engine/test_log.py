@@ -24,11 +24,7 @@ def warnings(monkeypatch):
 def test_the_1st_the_10th_and_the_100th_time(warnings):
     for _ in range(999):
         log.warn_repeatedly("skipped", "a step was skipped")
-    assert warnings == [
-        "a step was skipped",
-        "a step was skipped (10 times by now)",
-        "a step was skipped (100 times by now)",
-    ]
+    assert warnings == [f"a step was skipped{more}" for more in ("", " (10 times by now)", " (100 times by now)")]
 
 
 def test_each_kind_by_itself(warnings):

@@ -111,10 +111,8 @@ def test_warnings_are_given_on_every_rank(one):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_an_application_that_logs_gets_the_line_once(simple, first):
-    lines = [
-        "import logging; logging.basicConfig(format='APP %(name)s %(message)s', level=logging.WARNING)",
-        "import dsfix",
-    ]
+    logs = "import logging; logging.basicConfig(format='APP %(name)s %(message)s', level=logging.WARNING)"
+    lines = [logs, "import dsfix"]
     result = simple.run("\n".join(lines if first else lines[::-1]) + "\nimport deepspeed.m")
     assert [line[:22] for line in result.err.splitlines()] == ["APP dsfix deepspeed 1."]
 

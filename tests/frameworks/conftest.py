@@ -67,9 +67,7 @@ def applies():
     """Whether a patch is for the installed DeepSpeed."""
 
     def call(patch_id):
-        return (
-            find_spec("deepspeed") is not None
-            and gate(catalogue()[patch_id].patch.affects).fit is not RangeMatch.OUTSIDE
-        )
+        affects = catalogue()[patch_id].patch.affects
+        return find_spec("deepspeed") is not None and gate(affects).fit is not RangeMatch.OUTSIDE
 
     return call

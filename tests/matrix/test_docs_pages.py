@@ -227,10 +227,7 @@ def test_after_a_change_the_edges_have_to_be_run_again_and_other_cells_are_marke
     assert docs.run(argparse.Namespace(check=False)) == 0
     page = render(entry)
     assert "run with an earlier version of the patch on 0.14.0, 0.14.1" in page
-    record(
-        entry,
-        {(NEW, "0.13.5"): dataclasses.replace(cells["0.13.5"], earlier=EARLIER)},
-    )
+    record(entry, {(NEW, "0.13.5"): dataclasses.replace(cells["0.13.5"], earlier=EARLIER)})
     assert check()[1][0].startswith(f"clip, {NEW}: not run with this version of the patch on 0.13.5: ")
 
 

@@ -49,13 +49,14 @@ class TestExamples:
 class Children:
     """Stands in for the processes: `wrong(skip)` says whether the part differs there."""
 
-    def __init__(self, wrong):
-        self.wrong, self.tried = wrong, []
+    def __init__(self, wrong, reached):
+        self.wrong, self.reached, self.tried = wrong, reached, []
 
     def attempt(self, release, parts, skip):
         self.tried.append(tuple(skip))
         outcome = DIFFERS if self.wrong(set(skip)) else AGREES
-        return {each.name: {"outcome": outcome, "seen": "x=1: off", "applied": [*"abcdef"]} for each in parts}
+        told = {"outcome": outcome, "seen": "x=1: off", "applied": [*"abcdef"], "reached": self.reached}
+        return {each.name: told for each in parts}
 
 
 @pytest.fixture
@@ -64,9 +65,9 @@ def line(monkeypatch):
     monkeypatch.setattr(running, "digest", lambda area: "123456")
     monkeypatch.setattr(running.environments, "not_importing", lambda: tuple("abcdef"))
 
-    def of(wrong, known=()):
-        of.children = Children(wrong)
-        [found] = running.run(running.Batch("0.19.8", (made(None),)), of.children, known)
+    def of(wrong, known=(), reached=()):
+        of.children = Children(wrong, reached)
+        [found] = running.run(running.Batch("0.19.8", (made(None),)), of.children, {"area/name": known})
         return found
 
     return of
@@ -77,9 +78,10 @@ class TestCause:
     def test_the_patches_without_which_it_differs_are_named(self, line, needed):
         assert line(lambda skip: skip & {*needed}).patches == tuple(needed)
 
-    def test_a_known_patch_is_tried_first(self, line):
-        assert line(lambda skip: "e" in skip, known=["e"]).patches == ("e",)
-        assert len(line.children.tried) == 3
+    @pytest.mark.parametrize(("known", "reached", "tries"), [("e", "a", 3), ("", "be", 5), ("a", "e", 4)])
+    def test_known_patches_and_those_that_were_reached_are_tried_first(self, line, known, reached, tries):
+        assert line(lambda skip: "e" in skip, known, reached).patches == ("e",)
+        assert len(line.children.tried) == tries
 
     def test_what_dsfix_does_not_change_has_no_patch(self, line):
         found = line(lambda skip: True)
@@ -121,11 +123,12 @@ class TestPage:
 
     def test_each_outcome_is_a_cell_and_what_differs_a_note(self):
         page = docs.render({(each.part, each.release): each for each in LINES}, ())
-        assert "| moe/MoE | its formula | patched | differs |" in page
-        assert "| zero/clip | its formula | not run | not run |" in page
-        assert "| zero/none | needs a GPU | no reference | no reference |" in page
-        assert "- moe/MoE (0.18.9): patched by [one](../bugs/one.md), [two](../bugs/two.md)" in page
-        assert "- moe/MoE (0.19.8): open: k=3, x=(1, 2): KeyError: 'a b'" in page
+        assert "| MoE | patched | differs |" in page
+        assert "| clip | not run | not run |" in page
+        assert "- clip: its formula" in page
+        assert "- zero/none: needs a GPU" in page
+        assert "- MoE (0.18.9): patched by [one](../bugs/one.md), [two](../bugs/two.md)" in page
+        assert "- MoE (0.19.8): differs: k=3, x=(1, 2): KeyError: 'a b'" in page
 
     def test_what_differs_needs_an_explanation_that_fits(self, parts):
         found = {(each.part, each.release): each for each in LINES}

@@ -38,10 +38,7 @@ def max_grad_norm_in_optimizer(facts: Facts) -> Iterator[Match]:
 @warning('use the top-level key "gradient_clipping"', "run: 0.14.2 to 0.19.8")
 def unused_max_grad_norm(facts: Facts) -> Iterator[Match]:
     if not facts.builds_optimizer and "max_grad_norm" in facts.block("optimizer", "params"):
-        what = (
-            "has no effect if the script passes an optimizer; if DeepSpeed builds this optimizer, it raises a "
-            "ValueError"
-        )
+        what = "has no effect if the script passes an optimizer; otherwise DeepSpeed raises a ValueError"
         yield Match("optimizer.params.max_grad_norm", what)
 
 

@@ -27,12 +27,8 @@ _HEADINGS = {
 _UNSEEN_CAUSE = "Consequence of an unrecognised error"
 _UNKNOWN = "unknown error"
 _OF_UNKNOWN: dict[str, Any] = {
-    "id": None,
-    "title": _UNKNOWN,
-    "affects": [],
-    "patches": [],
-    "remedy": "",
-    "evidence": [],
+    **{"id": None, "title": _UNKNOWN, "remedy": ""},
+    **{"affects": [], "patches": [], "evidence": []},
 }
 _LINKS = 2
 _SOURCES = 8  # ranks to list

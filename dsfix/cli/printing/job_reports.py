@@ -81,17 +81,15 @@ class MergedReports:
 
     def add(self, report: Any) -> None:
         """Adds one report. Raises KeyError, TypeError or ValueError, and adds nothing, if dsfix did not write it."""
-        process = ReportingProcess(
-            _expect(str, report["host"]), _expect(int, report["rank"]), _expect(int, report["pid"])
-        )
+        host, rank, pid = report["host"], report["rank"], report["pid"]
+        process = ReportingProcess(_expect(str, host), _expect(int, rank), _expect(int, pid))
         versions = {"dsfix": report["dsfix"], **report["distributions"]}
         patches = [
             (_expect(str, each["id"]), Outcome(each["outcome"]), _reason(each), each.get("reached", ""), _effect(each))
             for each in report["patches"]
         ]
-        text = ", ".join(
-            f"{name} {_expect(str, version) or '?'}" for name, version in versions.items() if version is not None
-        )
+        installed = [(name, _expect(str, version)) for name, version in versions.items() if version is not None]
+        text = ", ".join(f"{name} {version or '?'}" for name, version in installed)
         self.versions.setdefault(text, Group()).processes.append(process)
         for patch_id, outcome, reason, reached, effect in patches:
             group = self.patches.setdefault(patch_id, {}).setdefault(outcome, Group())
@@ -136,14 +134,9 @@ def _read(directory: Path) -> MergedReports:
 
 
 def _print(job: MergedReports, everything: bool) -> None:
-    processes = job.processes
-    hosts = len({process.host for process in processes})
-    counts = (
-        _count(len({p.rank for p in processes}), "rank"),
-        _count(len(processes), "process"),
-        _count(hosts, "host"),
-    )
-    print(", ".join(counts))
+    ranks, hosts = ({each.rank for each in job.processes}, {each.host for each in job.processes})
+    counts = (len(ranks), "rank"), (len(job.processes), "process"), (len(hosts), "host")
+    print(", ".join(_count(*each) for each in counts))
     usual = _usual(job.versions)
     for text, group in sorted(job.versions.items(), key=lambda item: item[0] != usual):
         print(text if text == usual else f"but {text}: {group.named}")

@@ -17,9 +17,8 @@ _PATCH = ("extension_cache_shared_by_versions",)
 
 def _locks(facts: EnvironmentFacts) -> list[Build]:
     """Returns the builds with a lock file, if it blocks: newer torch releases lock the file itself and keep it."""
-    return (
-        [build for build in facts.extensions.builds if build.locked is not None] if facts.packages.torch.baton else []
-    )
+    builds = facts.extensions.builds if facts.packages.torch.baton else ()
+    return [build for build in builds if build.locked is not None]
 
 
 def _on_network(facts: EnvironmentFacts) -> bool:

@@ -39,9 +39,7 @@ def compiler_missing(facts: EnvironmentFacts) -> Iterator[Match]:
 
 
 def _complaint(facts: EnvironmentFacts, program: str) -> str:
-    complaints = [
-        complaint for complaint in facts.toolchain.complaints if complaint.partition(":")[0].endswith(program)
-    ]
+    complaints = [each for each in facts.toolchain.complaints if each.partition(":")[0].endswith(program)]
     return complaints[0] if complaints else "none is on PATH"
 
 

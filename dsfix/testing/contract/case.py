@@ -135,12 +135,8 @@ class Case:
         root = copy or self.root
         copied = [] if copy is None else [path.name for path in copy.iterdir() if not path.is_symlink()]
         server = self.machine.without([*unloaded, *copied])
-        provided = [
-            [c.module, c.name]
-            for companion in self.companions
-            for c in companion.patch.changes
-            if isinstance(c, Provide)
-        ]
+        companions = [change for companion in self.companions for change in companion.patch.changes]
+        provided = [[change.module, change.name] for change in companions if isinstance(change, Provide)]
         arguments = {"changes": self.changes, "provided": provided, "steps": steps}
         return server.run(arguments, [*self.front, root], environment)
 

@@ -196,12 +196,8 @@ def _processes(case: Case) -> _Processes:
     """A job that imports the targets of the case's patches."""
     directory = case.machine.directory()
     (directory / "results").mkdir(parents=True)
-    job = {
-        "modules": case.targets,
-        "changes": case.changes,
-        "packages": str(_PROCESS.parent),
-        "results": str(directory / "results"),
-    }
+    paths = {"packages": str(_PROCESS.parent), "results": str(directory / "results")}
+    job = {"modules": case.targets, "changes": case.changes, **paths}
     script, reports = _PROCESS / "training_script.py", directory / "reports"
     variables: dict[str, Any] = {"CONTRACT_JOB": json.dumps(job), "DSFIX_REPORT": str(reports)}
     error = ""

@@ -22,7 +22,7 @@ def _checked(name: str) -> Callable[[Lab, Draw], None]:
         options["synchronize"] = draw.flag("synchronize")
         options["checkpoint_in_cpu"] = options["partition_activations"] and draw.flag("checkpoint_in_cpu")
         configure(None, **options)
-        model = torch.nn.Linear(4, 4)
+        model = torch.nn.Linear(4, 4).to(lab.device)
         dropout = draw.flag("dropout")
         outputs = draw("outputs", ("tensor", "several", "with None", "integers"))
         extra = draw("an argument", (None, 2, "a", True, "mask", "list"))
@@ -31,7 +31,13 @@ def _checked(name: str) -> Callable[[Lab, Draw], None]:
         draw.assume(needs or name != "checkpoint")  # documented of the reentrant kind
         twice = draw.flag("two backward passes")
         x = draw.tensor("x", shape)
-        mask = torch.ones(shape, dtype=torch.bool) if extra == "mask" else [1, 2] if extra == "list" else extra
+        mask = (
+            torch.ones(shape, dtype=torch.bool, device=lab.device)
+            if extra == "mask"
+            else [1, 2]
+            if extra == "list"
+            else extra
+        )
         scalar = draw.flag("a scalar tensor")
 
         def function(x: Any, given: Any, factor: Any) -> Any:
@@ -41,14 +47,14 @@ def _checked(name: str) -> Callable[[Lab, Draw], None]:
             y = y * factor if factor is not None else y
             if outputs == "tensor":
                 return y
-            return y, {"several": y * 2, "with None": None, "integers": torch.arange(3)}[outputs]
+            return y, {"several": y * 2, "with None": None, "integers": torch.arange(3, device=lab.device)}[outputs]
 
         def measured(call: Callable[..., Any]) -> Any:
             torch.manual_seed(1)
-            given = x.detach().clone().requires_grad_(needs)
-            factor = torch.tensor(2.0, requires_grad=True) if scalar else None
+            given = x.detach().clone().to(lab.device).requires_grad_(needs)
+            factor = torch.tensor(2.0, device=lab.device, requires_grad=True) if scalar else None
             model.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            with torch.autocast(lab.device.type, torch.bfloat16, enabled=autocast):
                 found = call(given * 1.0, mask, factor)
             first = found if torch.is_tensor(found) else found[0]
             if first.requires_grad:
@@ -70,4 +76,4 @@ def _checked(name: str) -> Callable[[Lab, Draw], None]:
 
 
 for _name in ("checkpoint", "non_reentrant_checkpoint"):
-    part(f"checkpointing/{_name}", "the function without it", examples=150)(_checked(_name))
+    part(f"checkpointing/{_name}", "the function without it", examples=150, device="cuda")(_checked(_name))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dsfix.lab.session import Lab
+from dsfix.versions import satisfies
 from matrix.parts.comparing import same
 from matrix.parts.drawing import Draw
 from matrix.parts.part import part, public
@@ -178,7 +179,10 @@ for _name in _OPTIONS:
 def _loss_scale(lab: Lab, draw: Draw) -> None:
     window, least = draw.integer("window", 1, 4), draw("min_scale", (0.25, 1.0))
     shift, refilled = draw.integer("hysteresis", 1, 3), draw.flag("consecutive")
-    scaler = public("runtime.fp16.loss_scaler:DynamicLossScaler")(8.0, window, least, shift, refilled, False)
+    kind = public("runtime.fp16.loss_scaler:DynamicLossScaler")
+    options = {"init_scale": 8.0, "scale_window": window, "min_scale": least, "delayed_shift": shift}
+    scaler = kind(**options, consecutive_hysteresis=refilled, raise_error_at_min_scale=False, dtype=torch.half)
+    later = int(satisfies(">=0.17.1", lab.deepspeed.__version__))  # a step more than the window
     scale, left, since = 8.0, shift, 0
     for step in range(14):
         overflow = draw.flag(f"{step}")
@@ -187,6 +191,6 @@ def _loss_scale(lab: Lab, draw: Draw) -> None:
             scale, left, since = (max(scale / 2, least), left, 0) if left == 1 else (scale, left - 1, 0)
         else:
             left, since = shift if refilled else left, since + 1
-            if since > 1 and (since - 1) % window == 0:
+            if since > later and (since - later) % window == 0:
                 scale, left = scale * 2, shift
         same(scaler.cur_scale, scale, f"scale at step {step}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import torch
 
 from dsfix.lab.session import Lab
 from matrix.parts.comparing import same
 from matrix.parts.drawing import Draw
-from matrix.parts.part import part, public
+from matrix.parts.part import Absent, part, public
 
 
 @part("tensor_parallel/ColumnParallel, RowParallel", "the whole weights on one rank", examples=40, ranks=2)
@@ -38,11 +41,15 @@ def _sizes(lab: Lab, draw: Draw) -> None:
     function = public("module_inject.tp_shard:get_shard_size_list")
     total, ranks, grain = draw.integer("size", 1, 64), draw.integer("ranks", 1, 5), draw("grain", (1, 4))
     heads = draw("heads", (None, 2, 4, 6))
-    try:
-        meta = public("module_inject.tp_shard:AutoTPMeta")(num_kv_heads=heads, tp_grain_size=grain)
-        sizes = function(total, ranks, meta)
-    except TypeError:
-        draw.assume(False)
+    module: Any = inspect.getmodule(function)
+    if hasattr(module, "AutoTPMeta"):
+        sizes = function(total, ranks, module.AutoTPMeta(num_kv_heads=heads, tp_grain_size=grain))
+    elif not hasattr(module, "set_tp_grain_size"):
+        raise Absent("the grain is 64")
+    else:
+        module.set_num_kv_heads(heads)
+        module.set_tp_grain_size(grain)
+        sizes = function(total, ranks)
     same(sum(sizes), total, "sum of the sizes")
     if heads is None or total % heads:
         assert max(sizes) - min(sizes) < 2 * grain or total < grain, f"sizes {sizes}"

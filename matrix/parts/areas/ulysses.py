@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from dsfix.lab.session import Lab
+from matrix.parts.areas.losses import flat_gathers
 from matrix.parts.comparing import same
 from matrix.parts.drawing import Draw
 from matrix.parts.part import part, public
@@ -73,7 +74,8 @@ def _batches(lab: Lab, draw: Draw) -> None:
     loader = kind([batch(lab.rank, number) for number in range(count)], lab.rank, group, 2, torch.device("cpu"))
     same(len(loader), 2 * count, "length")
     for epoch in range(epochs):
-        found = list(loader)
+        with flat_gathers(lab):
+            found = list(loader)
         same(len(found), 2 * count, f"batches of epoch {epoch}")
         for number, got in enumerate(found):
             whole = batch(number % 2, number // 2)

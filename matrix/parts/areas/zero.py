@@ -92,7 +92,7 @@ def _uniform(lab: Lab, draw: Draw) -> None:
     assert max(sizes) - min(sizes) <= 1, f"sizes {sizes}"
 
 
-@part("zero/partition_balanced", "the least possible weight of the heaviest part", examples=100)
+@part("zero/partition_balanced", "the least possible weight of the heaviest part", examples=400)
 def _balanced(lab: Lab, draw: Draw) -> None:
     weights = [draw.integer(f"weight {number}", 0, 9) for number in range(draw.integer("items", 1, 7))]
     parts = draw.integer("parts", 1, 4)

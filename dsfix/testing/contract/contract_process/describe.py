@@ -20,9 +20,7 @@ _FUNCTIONS = FunctionType, staticmethod, classmethod
 
 def of_code(code: CodeType) -> str:
     """The instructions without positions: NOPs, which only mark lines, are omitted, and jumps count instructions."""
-    instructions = [
-        get_instruction for get_instruction in dis.get_instructions(code) if get_instruction.opname != "NOP"
-    ]
+    instructions = [each for each in dis.get_instructions(code) if each.opname != "NOP"]
     offsets = [instruction.offset for instruction in instructions]
     jumps = {*dis.hasjrel, *dis.hasjabs}
     lines = [

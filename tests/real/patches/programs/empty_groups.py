@@ -91,10 +91,8 @@ def plain(kind):
 def started(kind, stage, handed_over):
     optimizer = parts(model := MLP())
     scheduler = SCHEDULERS[kind](optimizer)
-    config = {
-        "train_micro_batch_size_per_gpu": len(regression_batch(rank=0, step=0)[0]),
-        "zero_optimization": {"stage": stage},
-    }
+    batch = len(regression_batch(rank=0, step=0)[0])
+    config = {"train_micro_batch_size_per_gpu": batch, "zero_optimization": {"stage": stage}}
     engine = lab.initialize(model, config, optimizer=optimizer, **({"lr_scheduler": scheduler} if handed_over else {}))
     return engine, scheduler, optimizer
 
