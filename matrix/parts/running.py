@@ -19,7 +19,7 @@ from matrix.parts.part import OTHER, Part, digest
 from matrix.parts.record import ABSENT, AGREES, DIFFERS, PATCHED, Line
 from matrix.runner import Servers
 
-_TIMEOUT = 120.0  # seconds, for each part
+_TIMEOUT = 300.0  # seconds, for each part
 _MANY = 20  # examples: a part with fewer, each of which takes long, has processes of its own
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _PRELOADING = _CHECKOUT / "matrix" / "bystanders" / "preloading.py"
