@@ -8,7 +8,7 @@ How: in each group the new parameters take the place of those that they were mad
     in several groups, or some of them in none, or the optimizer has state for one, nothing is changed, and rank 0 warns
     once. ZeRO-1/2 still takes the script's optimizer only if it has groups marked as MoE.
 Changes: the router and the experts are trained. The optimizer state in a checkpoint written without the patch is
-    refused, as it is of other parameters: load it with `load_optimizer_states=False`.
+    refused, as it is of other parameters.
 Workaround: Scripts put the optimizer into the config, and pass no list as model_parameters. You can keep it.
 """
 
