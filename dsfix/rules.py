@@ -112,8 +112,6 @@ def findings(rules: Iterable[Rule], facts: Any, versions: Mapping[str, str | Non
                 what = f"this rule could not be evaluated: {error_text(error)}"
                 findings.append(Finding(rule.id, Level.NOTE, "", what, "report this bug of dsfix"))
             else:
-                findings += [
-                    Finding(rule.id, rule.level, match.where, match.what, rule.remedy, rule.patches)
-                    for match in matches
-                ]
+                ends = rule.remedy, rule.patches
+                findings += [Finding(rule.id, rule.level, match.where, match.what, *ends) for match in matches]
     return sorted(findings, key=lambda finding: list(Level).index(finding.level))

@@ -55,10 +55,8 @@ def trial(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dsfix-audit-") as name:
         scratch = Path(name)
-        environment = {
-            **isolated_environment(scratch, path=path, skip=skip),
-            **({} if patched else {"DSFIX_DISABLE": "1"}),
-        }
+        off = {} if patched else {"DSFIX_DISABLE": "1"}
+        environment = {**isolated_environment(scratch, path=path, skip=skip), **off}
         try:
             verdict = _trial(plan, scratch, environment, timeout, plant, command)
         except LabUnavailable as error:

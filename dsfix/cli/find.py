@@ -37,11 +37,9 @@ def run(options: argparse.Namespace) -> int:
     here = [(bug, bug.on(release)) for bug in bugs if bug.row.has(release)]
     others = [(bug, bug.on(bug.row.last or known.releases[-1])) for bug in bugs if not bug.row.has(release)]
     if options.json:
-        payload = {
-            "here": [known_bugs.as_json(*each) for each in here],
-            "others": [known_bugs.as_json(*each) for each in others],
-        }
-        output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), **payload})
+        about_all = {"distributions": survey.distributions(), "deepspeed": str(release)}
+        found = [[known_bugs.as_json(*each) for each in several] for several in (here, others)]
+        output.print_json({**about_all, "here": found[0], "others": found[1]})
     elif bugs:
         print(survey.versions_line())
         _print(f"in {about}deepspeed {release}", (line for each in here for line in known_bugs.lines(*each)))

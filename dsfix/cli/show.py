@@ -38,11 +38,8 @@ def run(options: argparse.Namespace) -> int:
     last = table.load().releases[-1]
     answers = [(bug, bug.on(bug.row.last or last)) for bug in bugs]
     if options.json:
-        payload = {
-            "patches": [_as_json(*each) for each in verdicts],
-            "bugs": [known_bugs.as_json(*answer) for answer in answers],
-        }
-        output.print_json(payload)
+        shown = [known_bugs.as_json(*answer) for answer in answers]
+        output.print_json({"patches": [_as_json(*each) for each in verdicts], "bugs": shown})
     else:
         stories = [*(_story(*each) for each in verdicts), *(known_bugs.detail_rows(*answer) for answer in answers)]
         for number, (paragraphs, rows) in enumerate(stories):

@@ -71,9 +71,8 @@ class EnvironmentFacts:
 
 
 def shown_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in sorted(environment.items()) if name in VARIABLES or name.startswith(PREFIXES)
-    }
+    names = [name for name in sorted(environment) if name in VARIABLES or name.startswith(PREFIXES)]
+    return {name: environment[name] for name in names}
 
 
 def collect(

@@ -209,9 +209,8 @@ def _without_definitions(node: _T) -> _T:
     node = copy.copy(node)
     for name in NESTING_FIELDS:
         if hasattr(node, name):
-            setattr(
-                node, name, [_without_definitions(each) for each in getattr(node, name) if not isinstance(each, SCOPES)]
-            )
+            kept = [each for each in getattr(node, name) if not isinstance(each, SCOPES)]
+            setattr(node, name, [_without_definitions(each) for each in kept])
     return node
 
 

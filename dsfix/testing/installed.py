@@ -121,9 +121,8 @@ def prove(patch_id: str, timeout: float = 300.0) -> None:
         if row.verdict.outcome is Outcome.PENDING and without.outcome != "cannot-tell":
             row = replace(row, patched=reproduction.run(patch_id, True, timeout))
     run_lines = [f"{name} the patch: {run.outcome}: {run.detail}" for name, run in row.runs]
-    text = "\n".join(
-        [f"{patch_id}: {row.state.value}", f"{row.verdict.outcome.value}: {row.verdict.reason}", *run_lines]
-    )
+    verdict_line = f"{row.verdict.outcome.value}: {row.verdict.reason}"
+    text = "\n".join([f"{patch_id}: {row.state.value}", verdict_line, *run_lines])
     if row.state is State.CANNOT_TELL:
         pytest.skip(text)
     if row.state not in (State.FIXED, State.NO_BUG):

@@ -270,10 +270,8 @@ def test_deepspeed_files(tmp_path):
     "text", ["", "installed_ops = None\ncuda_minor_mismatch_ok = [1]\n", "def broken(:\n", "installed_ops = {\n", "\0"]
 )
 def test_deepspeed_files_without_facts(tmp_path, text):
-    tree(
-        tmp_path / "deepspeed",
-        {"__init__.py": "", "git_version_info_installed.py": text, "ops/op_builder/builder.py": text},
-    )
+    files = {"__init__.py": "", "git_version_info_installed.py": text, "ops/op_builder/builder.py": text}
+    tree(tmp_path / "deepspeed", files)
     results = packages.deepspeed_files(str(tmp_path / "deepspeed/__init__.py"))
     assert (results.prebuilt, results.missing, results.cuda_alike) == ((), (), {})
 

@@ -28,10 +28,8 @@ def run(release: Version, heading: str, options: argparse.Namespace) -> int:
     affected = [(bug, bug.on(release)) for bug in known if bug.row.has(release) and bug.row.severity in severities]
     if options.json:
         counts = Counter(answer.state for _, answer in affected)
-        payload = {
-            "counts": {each.value: counts[each] for each in CoverageState},
-            "bugs": [as_json(*each) for each in affected],
-        }
+        by_state = {each.value: counts[each] for each in CoverageState}
+        payload = {"counts": by_state, "bugs": [as_json(*each) for each in affected]}
         output.print_json({"distributions": survey.distributions(), "deepspeed": str(release), "upstream": payload})
         return OK
     output.print_paragraph(heading)
