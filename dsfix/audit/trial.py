@@ -75,12 +75,7 @@ def compiled(plan: Plan, command: Command = fresh_command) -> float:
 
 
 def _trial(
-    plan: Plan,
-    scratch: Path,
-    environment: dict[str, str],
-    timeout: float,
-    plant: str,
-    command: Command,
+    plan: Plan, scratch: Path, environment: dict[str, str], timeout: float, plant: str, command: Command
 ) -> AuditVerdict:
     directory, work = scratch / "seen", scratch / "work"
     work.mkdir()

@@ -51,11 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add, seconds = command.add_argument, prepare.number(1, 86400)
     add("--ranks", type=prepare.number(1, 8), metavar="N", help="processes, 1 to 8 (default: accelerate's, else 2)")
     add("--steps", type=prepare.number(2, 50), metavar="N", help="optimizer steps, 2 to 50 (default: 6)")
-    add(
-        "--device",
-        choices=("cuda", "cpu"),
-        help="cuda: a GPU, else the emulated device; cpu: DeepSpeed on the CPU",
-    )
+    add("--device", choices=("cuda", "cpu"), help="cuda: a GPU, else the emulated device; cpu: DeepSpeed on the CPU")
     add("--freeze", choices=("none", "part", "base"), help="which parameters are frozen (default: part; base for LoRA)")
     add(
         "--backwards",

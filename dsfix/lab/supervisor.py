@@ -29,13 +29,7 @@ class Rank:
     def __init__(self, argv: list[str], environment: dict[str, str], cwd: str, path: str) -> None:
         with open(path + ".out", "wb") as out, open(path + ".err", "wb") as err:
             self.process = subprocess.Popen(
-                argv,
-                env=environment,
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
+                argv, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
         self.started = time.monotonic()
         self.seconds: float | None = None

@@ -50,22 +50,21 @@ PROVEN = """
 """
 
 
-def test_a_source_that_is_proven_is_not_judged_again(world):
+def test_a_source_that_is_proven_is_not_judged_again(simple):
     """The evidence below excludes the patch, but its digest says that a proof has accepted it."""
-    world.package(m="def f(x):\n    y = x + 1\n    return y\n")
     change = """Edit("deepspeed.m:f", replace="y = x + 1", code="y = x + 2")"""
-    world.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 9"),))""")
-    *kept_out, digest = world.run(PROVEN.format(digests=[])).value
+    simple.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 9"),))""")
+    *kept_out, digest = simple.run(PROVEN.format(digests=[])).value
     assert kept_out == [2, "drifted"]
     known = PROVEN.format(digests=[digest])
-    shutil.rmtree(world.path / "cache")
-    assert world.run(known).value == [3, "applied", digest]
-    shutil.rmtree(world.path / "cache")
-    world.module("deepspeed.m", "def f(x):\n    y = x + 1\n    return y * 10\n")
-    assert world.run(known).value[:2] == [20, "drifted"]
-    world.module("deepspeed.m", "def f(x):\n    y = x + 1\n    return y\n")
-    world.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 8"),))""")
-    assert world.run(known).value[:2] == [2, "drifted"]
+    shutil.rmtree(simple.path / "cache")
+    assert simple.run(known).value == [3, "applied", digest]
+    shutil.rmtree(simple.path / "cache")
+    simple.module("deepspeed.m", "def f(x):\n    y = x + 1\n    return y * 10\n")
+    assert simple.run(known).value[:2] == [20, "drifted"]
+    simple.module("deepspeed.m", "def f(x):\n    y = x + 1\n    return y\n")
+    simple.patch("cure", f"""PATCH = declare({change}, present=(Source("deepspeed.m:f", "y = x * 8"),))""")
+    assert simple.run(known).value[:2] == [2, "drifted"]
 
 
 LOADED = """
@@ -75,18 +74,17 @@ LOADED = """
 """
 
 
-def test_a_patch_whose_edits_are_known_is_loaded_by_the_first_call_of_its_helper(world):
-    world.package(m="def f(x):\n    y = x + 1\n    return y\n")
+def test_a_patch_whose_edits_are_known_is_loaded_by_the_first_call_of_its_helper(simple):
     declared = """
 def helper(x):
     return x + {added}
 PATCH = declare(Edit("deepspeed.m:f", replace="y = x + 1", code="y = helper(x)", uses=(helper,)))
 """
-    world.patch("cure", declared.format(added=2))
-    assert world.run(LOADED).value == [True, 3, True, "applied"]
-    assert world.run(LOADED).value == [False, 3, True, "applied"]
-    world.patch("cure", declared.format(added=20))  # its file has changed
-    assert world.run(LOADED).value == [True, 21, True, "applied"]
+    simple.patch("cure", declared.format(added=2))
+    assert simple.run(LOADED).value == [True, 3, True, "applied"]
+    assert simple.run(LOADED).value == [False, 3, True, "applied"]
+    simple.patch("cure", declared.format(added=20))  # its file has changed
+    assert simple.run(LOADED).value == [True, 21, True, "applied"]
 
 
 def test_a_patch_file_that_is_replaced_during_a_job_is_not_read(world):
@@ -102,6 +100,11 @@ def test_a_patch_file_that_is_replaced_during_a_job_is_not_read(world):
     """
     assert world.run(LOADED).value == [True, 3, True, "applied"]
     assert world.run(job).value == 3
+
+
+def test_a_patch_file_that_is_removed_during_a_job_stays_in_the_report(known):
+    removal = f"import dsfix, deepspeed.m, os; os.unlink({str(known.patches / 'cure.py')!r}); tell(outcomes())"
+    assert known.run(removal).value == {"cure": "applied"}
 
 
 def test_the_combined_edits_of_several_patches_are_cached(world):

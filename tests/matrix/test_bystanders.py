@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import matrix
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import CommandError
 from matrix import edges, table
@@ -358,6 +359,12 @@ class TestMarks:
     def test_the_reproduction_marks_nothing(self, marked):
         assert marked.reproduce(None) == 3
         assert hits.run == {"some": set()}
+
+    def test_a_warm_cache_hides_no_marks_and_gets_none(self, simple):
+        imports = f"sys.path.append({str(Path(matrix.__file__).parents[1])!r}); from matrix.bystanders import hits"
+        use = "import dsfix, deepspeed.m; tell([deepspeed.m.f(1), {id: list(run) for id, run in hits.run.items()}])"
+        for marks, ran in (("", {}), ("hits.install()", {"cure": [0]}), ("", {})):
+            assert simple.run("\n".join(("import sys", imports, marks, use))).value == [3, ran]
 
 
 @pytest.fixture
