@@ -243,10 +243,7 @@ def test_an_unknown_error_comes_before_its_consequences(read):
     findings, _ = read(f"{FILL}{unknown}{masked}")
     assert [
         (finding.recognised.problem and finding.recognised.problem.id, finding.role.value) for finding in findings
-    ] == [
-        (None, "cause"),
-        ("optimizer_del_masks_error", "follow-up"),
-    ]
+    ] == [(None, "cause"), ("optimizer_del_masks_error", "follow-up")]
     assert findings[0].first.text == "KeyError: 7"
     assert findings[0].first.line == 5
 
@@ -317,10 +314,7 @@ def test_files_are_ordered_by_time(read):
         ("  created deepspeed-0.12.6+b51d57ad.tar.gz\n", {"deepspeed": "0.12.6+b51d57ad"}),
         (
             "deepspeed-0.14.2-py3-none-any.whl, torch-2.4.0a0+07cecf4168.nv24.05.dist-info\n" * 2,
-            {
-                "deepspeed": "0.14.2",
-                "torch": "2.4.0a0+07cecf4168.nv24.05",
-            },
+            {"deepspeed": "0.14.2", "torch": "2.4.0a0+07cecf4168.nv24.05"},
         ),
         ("I use DeepSpeed v0.9.5 with transformers v4.31.0\n", {"deepspeed": "0.9.5"}),
         ("this needs DeepSpeed v0.9.15 or later, DeepSpeed v0.9.0+, newer than DeepSpeed 0.9.0\n", {}),

@@ -15,17 +15,7 @@ import matrix
 from dsfix.catalogue.registry import catalogue
 from dsfix.cli.exits import CommandError
 from matrix import edges, table
-from matrix.bystanders import (
-    comparison,
-    docs,
-    explanations,
-    fingerprint,
-    hits,
-    records,
-    running,
-    scenario,
-    space,
-)
+from matrix.bystanders import comparison, docs, explanations, fingerprint, hits, records, running, scenario, space
 from matrix.bystanders.comparison import State, Verdict
 from matrix.bystanders.explanations import Explanation
 from matrix.bystanders.records import Record, Run

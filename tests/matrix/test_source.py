@@ -83,26 +83,17 @@ CASES = {
         "fixed_in=None, continued_by='continues_nowhere'",
         ["continues_nowhere should continue it, but is not a patch for 0.1.0"],
     ),
-    "continues_though_fixed": (
-        "continued_by='right'",
-        ["fixed_in is 0.1.0, but right continues it"],
-    ),
+    "continues_though_fixed": ("continued_by='right'", ["fixed_in is 0.1.0, but right continues it"]),
     "fixed_in_is_to_come": (
         "**{**everywhere, 'fixed_in': '2.0'}",
         ["fixed_in is 2.0, but its range contains the newest release, 0.2.0"],
     ),
-    "no_evidence": (
-        "changes=(Replace(CHECKED, print),)",
-        [HIDDEN.format(INNER, "inside", "not-affected")],
-    ),
+    "no_evidence": ("changes=(Replace(CHECKED, print),)", [HIDDEN.format(INNER, "inside", "not-affected")]),
     "another_kind_of_function": (
         "changes=(step('scale = yield'),)",
         [f"on {INNER}: Edit of Engine.step: the edit would turn Engine.step into a different kind of function"],
     ),
-    "does_not_compile": (
-        "changes=(step('break'),)",
-        [f"on {INNER}: Edit of Engine.step: 'break' outside loop"],
-    ),
+    "does_not_compile": ("changes=(step('break'),)", [f"on {INNER}: Edit of Engine.step: 'break' outside loop"]),
     "is_no_python": (
         "changes=(step('scale ='),)",
         [

@@ -65,11 +65,7 @@ _ALL = {
             also=(("training", "parameters", 0), ("training", "norm", 1), ("training", "gradients", 1)),
             options={"ranks": 2},
         ),
-        Plant(
-            "overflow_taken",
-            (Difference("training", "skipped", 0),),
-            options={"device": "cuda", "skip_step": 0},
-        ),
+        Plant("overflow_taken", (Difference("training", "skipped", 0),), options={"device": "cuda", "skip_step": 0}),
         Plant(
             "optimizer_lost_on_load",
             tuple(Difference("resume", what, 1, lambda name: not _frozen(name)) for what in _STATE),
