@@ -361,7 +361,7 @@ def _pipeline(lab: Lab, draw: Draw) -> None:
     plain = _layers(kind)
     given: list[Any] = _layers(kind)
     if kind == "tied":
-        spec = pipe.TiedLayerSpec("shared", Tied, 6, 6)
+        spec = pipe.TiedLayerSpec("shared", Tied, 6, 6, tied_weight_attr=["weight", "bias"])
         given = [spec, *given[1:3], spec]
     torch.manual_seed(0)
     module = pipe.PipelineModule(
