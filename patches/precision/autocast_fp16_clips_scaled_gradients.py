@@ -8,8 +8,8 @@ How: the norm is divided by the loss scale before it is reported and compared wi
     its norm, is a job whose gradient_clipping is 4096 or more: it makes up for the scale.
 Changes: gradients are clipped at gradient_clipping, as without ZeRO; norms are those of plain PyTorch. A learning rate
     that was tuned without the patch may be too high. Checkpoints do not change.
-Workaround: Scripts multiply gradient_clipping by the loss scale, or use torch_autocast in bf16, or `"gradient_clipping":
-    0`. You can keep it.
+Workaround: Scripts multiply gradient_clipping by the loss scale, turn it off (0), or use torch_autocast in bf16. You
+    can keep it.
 """
 
 from __future__ import annotations

@@ -444,7 +444,7 @@ def muon_and_adam(job: Job) -> None:
 @scenario("Muon and torch_autocast in fp16, the script multiplies the learning rate by the loss scale")
 @settings(
     reference=False,
-    works_around=("muon_autocast_divided_by_loss_scale",),
+    works_around=("muon_autocast_divided_by_loss_scale", "autocast_fp16_clips_scaled_gradients"),
     stage="12",
     offload=("none",),
     precision=("fp32",),
