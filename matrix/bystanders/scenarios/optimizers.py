@@ -441,6 +441,37 @@ def muon_and_adam(job: Job) -> None:
     _trained(job, {"muon_lr": 0.02, "adam_lr": 0.01, "momentum": 0.9, "weight_decay": 0.01})
 
 
+@scenario("Muon and torch_autocast in fp16, the script multiplies the learning rate by the loss scale")
+@settings(
+    reference=False,
+    works_around=("muon_autocast_divided_by_loss_scale", "autocast_fp16_clips_scaled_gradients"),
+    stage="12",
+    offload=("none",),
+    precision=("fp32",),
+    ranks=("1", "2"),
+    clipping=("off",),
+    optimizer=("SGD",),
+    pinned=[{"stage": "1", "ranks": "2"}, {"stage": "2", "accumulation": "2"}],
+    release="0.18.9",
+)
+def muon_in_autocast(job: Job) -> None:
+    torch = job.torch
+    if hasattr(torch, "compiler") and hasattr(torch.compiler, "set_stance"):
+        torch.compiler.set_stance("force_eager")  # the update is compiled on first use
+    model = job.MLP()
+    muon = {"muon_lr": 0.02 * 65536, "adam_lr": 0.01, "weight_decay": 0.0, "torch_adam": True}
+    whole = {**space.config(job.setting), "optimizer": {"type": "Muon", "params": muon}}
+    whole.update(torch_autocast={"enabled": True, "dtype": "float16"}, gradient_clipping=0.0)
+    whole["zero_optimization"] = {**whole["zero_optimization"], "reduce_scatter": False}
+    engine = job._lab.initialize(model, whole, model_parameters=list(model.parameters()))
+    for step in range(3):
+        for batch in job.batches(step):
+            engine.backward(job.loss(engine, batch) * 0.01)
+            engine.step()
+        for name, parameter in job.parameters(engine).items():
+            job.bits(f"step {step}: {name}", parameter)
+
+
 @scenario("Muon resumes from a checkpoint", pinned=[{"stage": "2"}], precision=("fp32",), **_FITS)
 def muon_resumed(job: Job) -> None:
     _trained(job, {"lr": 0.02, "weight_decay": 0.0}, resumed=True)

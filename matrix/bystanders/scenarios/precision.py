@@ -23,6 +23,65 @@ def autocast_in_bf16(job: Job) -> None:
     job.steps(engine, range(3))
 
 
+_AUTOCAST: Any = {
+    "reference": False,
+    "stage": "123",
+    "precision": ("fp32",),
+    "ranks": ("1", "2"),
+    "accumulation": ("1",),  # other patches round sums of micro-batches differently, and there is no reference
+    "clipping": ("off",),
+    "optimizer": ("SGD", "AdamW"),
+}
+_FP16_CAST = {"enabled": True, "dtype": "float16"}
+
+
+def _cast(job: Job, clip: float, factor: float = 1.0, lowered: float = 0.0) -> None:
+    """Train in torch_autocast's fp16; lowered: the loss scale that the script sets after each skipped step."""
+    torch = job.torch
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1, bias=False)]
+    engine = job.engine(torch.nn.Sequential(*layers), torch_autocast=_FP16_CAST, gradient_clipping=clip)
+    skipped = 0
+    for step in range(4):
+        for batch in job.batches(step):
+            engine.backward(job.loss(engine, batch) * factor)
+            engine.step()
+        if lowered and engine.skipped_steps > skipped:
+            skipped = engine.skipped_steps
+            engine.optimizer.torch_autocast_gradscaler.update(lowered)
+        job.bits(f"step {step}: skipped steps", int(engine.skipped_steps))
+        for name, parameter in job.parameters(engine).items():
+            job.bits(f"step {step}: {name}", parameter)
+
+
+@scenario("torch_autocast in fp16, the script turns clipping off")
+@settings(works_around=("autocast_fp16_clips_scaled_gradients",), pinned=[{"stage": "1"}], **_AUTOCAST)
+def autocast_in_fp16(job: Job) -> None:
+    _cast(job, clip=0.0, factor=0.01)
+
+
+@scenario("torch_autocast in fp16, the script's clipping has the loss scale")
+@settings(
+    works_around=("autocast_fp16_clips_scaled_gradients",),
+    pinned=[{"stage": "1", "ranks": "2"}, {"stage": "3"}],
+    release="0.18.9",
+    **_AUTOCAST,
+)
+def autocast_clip_scaled(job: Job) -> None:
+    _cast(job, clip=65536 * 0.1, factor=0.01)
+
+
+@scenario("torch_autocast in fp16, the script lowers the loss scale after a skipped step")
+@settings(
+    works_around=("autocast_fp16_overflow_keeps_scale", "autocast_fp16_clips_scaled_gradients"),
+    pinned=[{"stage": "2", "ranks": "2"}, {"stage": "3"}],
+    release="0.19.8",
+    **_AUTOCAST,
+)
+def autocast_scale_lowered(job: Job) -> None:
+    _cast(job, clip=0.0, factor=100.0, lowered=64.0)
+
+
 _FP16 = {"stage": "1", "precision": "fp16"}
 _OVERLAP = {**_FP16, "overlap_comm": "true"}
 _PINNED = [
