@@ -60,12 +60,14 @@ def compute(lab: Lab, k: int, error: str, **options: Any) -> str:
     if k > 2 and not hasattr(sharded_moe, "topkgating"):
         raise CannotTell(f"deepspeed {lab.deepspeed.__version__} has no routing to more than two experts")
     _experts.run_eagerly()
+    # if no token is dropped, ranks agree on the capacity, and may have different numbers of tokens
+    tokens = _TOKENS if options.get("drop_tokens", True) else _TOKENS - 3 * lab.rank
     reports = []
     for ep_size in (1, 2):
         model = _Mixture(lab, ep_size, k=k, **options)
         config = {"train_micro_batch_size_per_gpu": _TOKENS, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
         engine = lab.initialize(model, config, model_parameters=_experts.groups(model))
-        x = torch.randn(_TOKENS, _WIDTH, generator=torch.Generator().manual_seed(lab.rank))
+        x = torch.randn(tokens, _WIDTH, generator=torch.Generator().manual_seed(lab.rank))
         given, same = x.to(lab.device).requires_grad_(), x.clone().requires_grad_()
         try:
             output = engine(given)
