@@ -19,18 +19,16 @@ if TYPE_CHECKING:
     from dsfix.lab import Lab
 
 _GATING = "deepspeed.moe.sharded_moe:topkgating"
+_DROP = "if drop_policy == 'probs':\n    ...\nelif drop_policy == 'position':\n    ...\nelse:\n    ..."
 
 PATCH = Patch(
     title="MoE with k > 2: RuntimeError, selected index k out of range: more capacity than tokens",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.15.0,<0.19.4"},
     changes=(
-        Edit(
-            _GATING,
-            replace="torch.topk(topk_masked_gates, k=capacity, dim=0, sorted=False)",
-            code="torch.topk(topk_masked_gates, k=capacity.clamp(max=logits.size(0)), dim=0, sorted=False)",
-            effect=RAN,  # the capacity can be on the device
-        ),
+        # around the statement: another patch edits it
+        Edit(_GATING, before=_DROP, code="places, capacity = capacity, capacity.clamp(max=logits.size(0))", effect=RAN),
+        Edit(_GATING, after=_DROP, code="capacity = places"),
     ),
     symptom=r"in topkgating[\s\S]*selected index k out of range",
     upstream={
