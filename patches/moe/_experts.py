@@ -87,7 +87,7 @@ class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters as DeepSpeed's optimizers want them: the experts apart."""
-        return _groups(self)
+        return groups(self)
 
     def named(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """This rank's tensors, with the names that they have in `Mixture`."""
@@ -100,7 +100,8 @@ class Sharded(nn.Module):  # type: ignore[misc,unused-ignore]
         return result
 
 
-def _groups(model: nn.Module) -> list[dict[str, Any]]:
+def groups(model: nn.Module) -> list[dict[str, Any]]:
+    """A model's parameters as DeepSpeed's optimizers want them: the experts apart."""
     from deepspeed.moe import utils
 
     split = utils.split_params_into_different_moe_groups_for_optimizer
@@ -206,7 +207,7 @@ def tensor_parallel(lab: Lab, model: nn.Module) -> Any:
         get_data_parallel_group=lambda: alone,
     )
     config = {"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
-    engine = lab.initialize(model, config, model_parameters=_groups(model), mpu=mpu)
+    engine = lab.initialize(model, config, model_parameters=groups(model), mpu=mpu)
     gather = comm.all_gather_into_tensor  # into a flat tensor, and gloo wants what it gives to be flat
     comm.all_gather_into_tensor = lambda output, mine, **options: gather(output, mine.flatten(), **options)
     return engine

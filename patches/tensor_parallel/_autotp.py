@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from dsfix.lab import reference
+from dsfix.patch import BugPresent
 
 if TYPE_CHECKING:
     from dsfix.lab import Lab
@@ -28,7 +29,7 @@ class Kind:
     """What a model and its parts are called, and the order of its fused attention weight.
 
     groups: heads of keys and values. by_group: the weight has the queries, the key and the value of a group, then those
-    of the next one; else all queries, all keys, all values.
+    of the next one; else all queries, all keys, all values. wide: the width inside the MLP.
     """
 
     model: str
@@ -41,6 +42,7 @@ class Kind:
     down: str
     groups: int
     by_group: bool
+    wide: int = 4 * WIDTH
 
 
 FALCON = Kind(
@@ -48,6 +50,13 @@ FALCON = Kind(
     *("mlp", "dense_h_to_4h", "dense_4h_to_h", 2, True),
 )
 MPT = Kind("Mpt", "MptBlock", "attn", "Wqkv", "out_proj", "ffn", "up_proj", "down_proj", HEADS, False)
+
+#: an MLP's width that is not a multiple of 64, by which init_inference divides it
+UNEVEN = Kind(
+    *("Bloom", "BloomBlock", "self_attn", "query_key_value", "out_proj"),
+    *("mlp", "up_proj", "down_proj", HEADS, True),
+    wide=200,
+)
 
 
 class _Attention(nn.Module):  # type: ignore[misc,unused-ignore]
@@ -102,8 +111,8 @@ class _MLP(nn.Module):  # type: ignore[misc,unused-ignore]
     def __init__(self, kind: Kind) -> None:
         super().__init__()
         self.kind = kind
-        self.add_module(kind.up, nn.Linear(WIDTH, 4 * WIDTH, bias=False))
-        self.add_module(kind.down, nn.Linear(4 * WIDTH, WIDTH, bias=False))
+        self.add_module(kind.up, nn.Linear(WIDTH, kind.wide, bias=False))
+        self.add_module(kind.down, nn.Linear(kind.wide, WIDTH, bias=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = getattr(self, self.kind.down)(getattr(self, self.kind.up)(x).tanh())
@@ -220,14 +229,17 @@ def outputs(model: Any) -> dict[str, torch.Tensor]:
         return {"output": model(inputs.to(device)).cpu()}
 
 
-def shard(lab: Lab, model: Any) -> Any:
-    """The engine of `deepspeed.init_inference` with the model's layers sharded by AutoTP, on all ranks."""
+def shard(lab: Lab, model: Any, **options: Any) -> Any:
+    """The engine of `deepspeed.init_inference` with the model's layers sharded by AutoTP, on all ranks.
+
+    options: of the config's `tensor_parallel`.
+    """
     _ = lab.deepspeed
     with names_of_transformers():
         return lab.deepspeed.init_inference(
             model,
             dtype=torch.float32,
-            tensor_parallel={"tp_size": lab.world_size},
+            tensor_parallel={"tp_size": lab.world_size, **options},
             replace_with_kernel_inject=False,
         )
 
@@ -253,6 +265,22 @@ def compare_sharded(lab: Lab, kind: Kind, parts: int, pieces: int, wrong: str) -
     with torch.no_grad():
         weight.copy_(torch.cat([part[number] for number in range(pieces) for part in divided]))
     return compare(outputs(shard(lab, causal(kind))), right, {f"those of {wrong}": outputs(model)})
+
+
+def compare_uneven(lab: Lab) -> str:
+    """That a sharded model with `UNEVEN` widths computes what the whole one does.
+
+    Raises:
+        BugPresent: its weights cannot be split, because the shards' sizes leave a rest.
+    """
+    right = outputs(causal(UNEVEN))
+    try:
+        engine = shard(lab, causal(UNEVEN))
+    except RuntimeError as error:
+        if "split_with_sizes expects split_sizes to sum exactly to 200" in str(error):
+            raise BugPresent(str(error)) from error
+        raise
+    return compare(outputs(engine), right)
 
 
 @contextmanager

@@ -55,6 +55,28 @@ def sharded_mpt_by_one_name(job: Job) -> None:
     _sharded(job, autotp.MPT, "MptBlock")
 
 
+@scenario("sharded inference of an MLP whose width is not a multiple of 64, with tp_grain_size 1")
+@settings(works_around=("autotp_width_remainder",), release="0.18.9", **_one(**_TWO))
+def sharded_uneven_by_ones(job: Job) -> None:
+    from dsfix.patches.tensor_parallel import _autotp as autotp
+
+    whole = autotp.causal(autotp.UNEVEN)
+    _passed(job, whole if job.plain else autotp.shard(job._lab, whole, tp_grain_size=1))
+
+
+@scenario("sharded inference of an MLP that the script pads with zeros to a multiple of 64")
+@settings(works_around=("autotp_width_remainder_before_0_16_2",), release="0.16.0", **_one(**_TWO))
+def sharded_uneven_padded(job: Job) -> None:
+    from dsfix.patches.tensor_parallel import _autotp as autotp
+
+    whole = autotp.causal(autotp.UNEVEN)
+    mlp, more = whole.transformer.h[0].mlp, -autotp.UNEVEN.wide % 64
+    pad, parameter = job.torch.nn.functional.pad, job.torch.nn.Parameter
+    mlp.up_proj.weight = parameter(pad(mlp.up_proj.weight.detach(), (0, 0, 0, more)))
+    mlp.down_proj.weight = parameter(pad(mlp.down_proj.weight.detach(), (0, more)))
+    _passed(job, whole if job.plain else autotp.shard(job._lab, whole))
+
+
 @scenario("sharded inference of MPT, whose numbers of heads and widths the script divides or sets")
 @settings(works_around=("autotp_mpt_kv_heads",), release="0.12.2", **_one(**_TWO))
 def sharded_mpt_by_hand(job: Job) -> None:
