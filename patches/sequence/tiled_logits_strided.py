@@ -33,7 +33,7 @@ def _joined(tensor: str, rest: str, what: str) -> Edit:
 
 
 PATCH = Patch(
-    title="TiledFusedLogitsLoss, several samples: view size is not compatible, if x, y or mask is a slice or a transpose",
+    title="TiledFusedLogitsLoss, several samples: view size is not compatible, if x, y or mask is not contiguous",
     severity=Severity.CRASH,
     affects={"deepspeed": ">=0.17.4,<0.19.7"},
     changes=(
