@@ -4,7 +4,7 @@ Why: TiledLoss removes all dimensions of size 1 from a tile's labels before it i
     is left to iterate over: TypeError, iteration over a 0-d tensor. The last tile has one token if there are three
     tokens for two tiles, or seven for three.
 How: one label keeps a dimension. Nothing changes for tiles of several tokens.
-Workaround: Scripts choose another number of tiles. You can keep it.
+Workaround: Scripts choose another number of tiles, or pad the logits, and the labels with -100. You can keep it.
 """
 
 from __future__ import annotations

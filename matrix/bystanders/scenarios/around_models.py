@@ -625,6 +625,24 @@ def tiles_of_a_sum(job: Job) -> None:
             job.train(engine, step, lambda batch, engine=engine, fused=fused: engine(batch[0], fused))
 
 
+@scenario("three tokens are padded to two tiles of TiledLoss that have the same length")
+@settings(works_around=("tiled_loss_uneven", "tiled_loss_one_token"), release="0.18.9", **one_job())
+def padded_to_tiles(job: Job) -> None:
+    nn, words = job.torch.nn, sequences._WORDS
+    module = None if job.plain else importlib.import_module(_TILED)
+
+    def forward(self: Any, inputs: Any) -> Any:
+        logits = self.head(self.below(inputs)[None, :3])
+        labels = job.torch.tensor([[-100, 1, 2]], device=logits.device)  # each tile has one
+        if not module:
+            return sequences._mean(logits, None, words, labels)
+        logits, labels = nn.functional.pad(logits, (0, 0, 0, 1)), nn.functional.pad(labels, (0, 1), value=-100)
+        return module.TiledLoss.apply(sequences._mean, logits, words, labels, 2)
+
+    engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, words)))
+    job.steps(engine, range(4), lambda batch: engine(batch[0]))
+
+
 @scenario("vocab_sequence_parallel_cross_entropy's losses are masked, and logged are those of cross_entropy")
 @settings(
     works_around=("ulysses_cross_entropy_ignored", "ulysses_cross_entropy_overflow"), release="0.18.9", **one_job()
