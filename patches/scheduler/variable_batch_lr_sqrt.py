@@ -4,7 +4,7 @@ Why: `scale_lr` passes the ratio of two batch sizes, a number, to `torch.sqrt`, 
     scales the rate of the first batch when it is created, and raises TypeError: sqrt(): argument 'input' (position 1)
     must be Tensor, not float.
 How: the square root of a number is that of Python, as in 0.18.4. That of a tensor is torch's, as before.
-Workaround: Scripts use a scheduler of their own, such as LambdaLR with the square roots. You can keep it.
+Workaround: Scripts use a scheduler of their own, or set the rate of each group. You can keep it.
 """
 
 from __future__ import annotations
