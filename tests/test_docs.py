@@ -47,17 +47,8 @@ CHEAP = {
     *("dsfix.process.effects", "functools"),
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref"),
-    *(
-        ".._shared",
-        ".._warn_once",
-        "._accumulation_dtype",
-        "._passes",
-        "._tied",
-        "._tiled",
-        "._tiled_loss",
-        "._torch_load",
-    ),
-    "._used_tokens",
+    *(".._shared", ".._warn_once", "._accumulation_dtype", "._passes", "._tied", "._tiled", "._torch_load"),
+    *("._tiled_loss", "._used_tokens"),
 }
 SHARED_WITH_TORCH = [
     path.stem
