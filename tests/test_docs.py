@@ -48,7 +48,7 @@ CHEAP = {
     *("gc", "importlib.util", "inspect", "itertools", "logging", "math", "os", "packaging.version", "pickle", "re"),
     *("shutil", "sys", "threading", "traceback", "types", "typing", "weakref"),
     *(".._shared", ".._warn_once", "._accumulation_dtype", "._passes", "._tied", "._tiled", "._torch_load"),
-    "._used_tokens",
+    *("._tiled_loss", "._used_tokens"),
 }
 SHARED_WITH_TORCH = [
     path.stem

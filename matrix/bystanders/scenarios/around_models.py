@@ -574,6 +574,28 @@ def tiles_with_factor_and_input(job: Job) -> None:
     job.steps(engine, range(4), lambda batch: engine(*batch))
 
 
+@scenario("what is not contiguous is copied before TiledMLP and TiledFusedLogitsLoss, and so is the output's gradient")
+@settings(works_around=("tiled_mlp_strided", "tiled_logits_strided"), release="0.18.9", **one_job())
+def copied_before_tiles(job: Job) -> None:
+    nn = job.torch.nn
+    module = None if job.plain else importlib.import_module(_TILED)
+    part: Any = lambda mlp, x: mlp(x).tanh()  # noqa: E731
+    loss_of: Any = lambda self, x, y: nn.functional.mse_loss(self.head(x), y)  # noqa: E731
+
+    def forward(self: Any, inputs: Any, targets: Any) -> Any:
+        x, y = (each.view(2, 2, -1).transpose(0, 1) for each in (self.below(inputs), targets))
+        if not module:
+            return loss_of(self, part(self.mlp, x).transpose(0, 1), y)
+        x = module.TiledMLP.apply(part, self.mlp, x.contiguous(), 2, list(self.mlp.parameters()))
+        x.register_hook(job.torch.Tensor.contiguous)
+        x, y = x.transpose(0, 1).contiguous(), y.contiguous()
+        return module.TiledFusedLogitsLoss.apply(loss_of, self, x, y, None, 2, list(self.head.parameters()), "mean")
+
+    layers = {"below": nn.Linear(16, 16), "mlp": nn.Linear(16, 16), "head": nn.Linear(16, 1)}
+    engine = job.engine(job.model(forward, **layers))
+    job.steps(engine, range(4), lambda batch: engine(*batch))
+
+
 @scenario("FPDT_FFN's own bias is added in place of the one that it returns, and FPDT_LogitsLoss's losses are masked")
 @settings(works_around=("fpdt_ffn_bias_untrained", "fpdt_logits_loss_ignored"), release="0.18.9", **one_job(ranks="1"))
 def fpdt_by_hand(job: Job) -> None:
@@ -623,6 +645,24 @@ def tiles_of_a_sum(job: Job) -> None:
         engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, words)))
         for step in range(first, first + 3):
             job.train(engine, step, lambda batch, engine=engine, fused=fused: engine(batch[0], fused))
+
+
+@scenario("three tokens are padded to two tiles of TiledLoss that have the same length")
+@settings(works_around=("tiled_loss_uneven", "tiled_loss_one_token"), release="0.18.9", **one_job())
+def padded_to_tiles(job: Job) -> None:
+    nn, words = job.torch.nn, sequences._WORDS
+    module = None if job.plain else importlib.import_module(_TILED)
+
+    def forward(self: Any, inputs: Any) -> Any:
+        logits = self.head(self.below(inputs)[None, :3])
+        labels = job.torch.tensor([[-100, 1, 2]], device=logits.device)  # each tile has one
+        if not module:
+            return sequences._mean(logits, None, words, labels)
+        logits, labels = nn.functional.pad(logits, (0, 0, 0, 1)), nn.functional.pad(labels, (0, 1), value=-100)
+        return module.TiledLoss.apply(sequences._mean, logits, words, labels, 2)
+
+    engine = job.engine(job.model(forward, below=nn.Linear(16, 16), head=nn.Linear(16, words)))
+    job.steps(engine, range(4), lambda batch: engine(batch[0]))
 
 
 @scenario("vocab_sequence_parallel_cross_entropy's losses are masked, and logged are those of cross_entropy")

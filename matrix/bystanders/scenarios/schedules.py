@@ -441,3 +441,27 @@ def epochs_set_by_script(job: Job) -> None:
             engine.backward(job.loss(engine, batch))
             engine.step()
         job.look(engine, f"epoch {epoch}")
+
+
+@scenario("batches of variable size: DeepSpeed scales the rate linearly, and the script by the square root")
+@settings(works_around=("variable_batch_lr_sqrt",), release="0.18.3", **one_job())
+def rates_of_variable_batches(job: Job) -> None:
+    torch, sizes = job.torch, (2, 4, 3)
+    name = "deepspeed.runtime.data_pipeline.data_sampling.variable_batch_size_and_lr"
+    module = None if job.plain else importlib.import_module(name)
+    for first, linear in ((0, True), (3, False)):
+        engine = job.engine(job.MLP())
+        groups = engine.optimizer.param_groups
+        rate, scheduler = groups[0]["lr"], None
+        if module and linear:
+            optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+            scheduler = module.lr_scheduler_for_variable_batch_size(4, list(sizes), None, optimizer)
+        for step in range(first, first + 3):
+            size = sizes[step - first]
+            if not scheduler:
+                groups[0]["lr"] = rate * (size / 4 if linear else math.sqrt(size / 4))
+            job.train(engine, step, lambda batch, e=engine, n=size: job.loss(e, tuple(each[:n] for each in batch)))
+            if scheduler:
+                scheduler.step()
+    ratio = torch.tensor(2.0)  # whose square root torch computes
+    job.note("by the root of a tensor", module.scale_lr(4, ratio, 0.1, "sqrt") if module else 0.1 * (ratio / 4).sqrt())
