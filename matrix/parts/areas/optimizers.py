@@ -9,6 +9,7 @@ import torch
 
 from dsfix.lab.kernels import provide_cpu_adam, provide_fused_adam
 from dsfix.lab.session import Lab
+from dsfix.versions import satisfies
 from matrix.parts.areas.engine import Job, Net
 from matrix.parts.comparing import same
 from matrix.parts.drawing import Draw
@@ -93,7 +94,10 @@ class _Job(Job):
             for name in "torch_adam", "adam_w_mode":
                 given[name] = self.options[name] = draw(name, (True, False))
         self.scatter = draw.flag("reduce_scatter")
-        super().__init__(lab, _Drawn(draw), optimizer={"type": "Muon", "params": given})  # type: ignore[arg-type]
+        # before, ZeRO-3 gathers matrices of different shapes at once, which gloo refuses, and has faults of its own
+        stages = (0, 1, 2, 3) if satisfies(">=0.19.8", lab.deepspeed.__version__) else (0, 1, 2)
+        optimizer = {"type": "Muon", "params": given}
+        super().__init__(lab, _Drawn(draw), stages, optimizer=optimizer)  # type: ignore[arg-type]
 
     def made(self) -> Any:
         if self.stage:
