@@ -36,13 +36,11 @@ _MADE_UP = "_dsfix_autocast_rates_made_up"  # of an optimizer: its groups that h
 def scale_updates(optimizer: Any, group: int) -> None:
     """Multiply a group's updates of Muon, which are where gradients are, by torch's loss scale. No synchronization."""
     scaler = optimizer.torch_autocast_gradscaler
-    if scaler is None or "muon" not in type(optimizer.optimizer).__name__.lower():
+    scale = getattr(scaler, "_scale", None)  # None: no loss was scaled; one that is not enabled has none
+    if scale is None or "muon" not in type(optimizer.optimizer).__name__.lower():
         return
     parameters = optimizer.bit16_groups[group]
     if not parameters or not all(getattr(each, "use_muon", False) for each in parameters):
-        return
-    scale = scaler._scale
-    if scale is None:  # no loss has been scaled
         return
     options = optimizer.optimizer.param_groups[group]
     made_up = vars(optimizer).setdefault(_MADE_UP, set())

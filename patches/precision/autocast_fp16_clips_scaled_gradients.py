@@ -5,11 +5,13 @@ Why: torch's GradScaler divides gradients by the loss scale in the optimizer's s
     stands still, Adam's epsilon outweighs the gradients of large models. get_global_grad_norm() has the scale, too.
     0.19.3 and later clip at 1.0 if the config does not say otherwise. Through 0.17.5 bf16 in ZeRO-1/2 has it as well.
 How: the norm is divided by the loss scale before it is reported and compared with gradient_clipping. Left alone, with
-    its norm, is a job whose gradient_clipping is 4096 or more: it makes up for the scale.
+    its norm, is a job that has had a gradient_clipping of 512 or more, or a learning rate of 100 or more: it makes up
+    for the scale.
 Changes: gradients are clipped at gradient_clipping, as without ZeRO; norms are those of plain PyTorch. A learning rate
     that was tuned without the patch may be too high. Checkpoints do not change.
-Workaround: Scripts multiply gradient_clipping by the loss scale, turn it off (0), or use torch_autocast in bf16. You
-    can keep it.
+Workaround: Scripts multiply gradient_clipping or the learning rate by the loss scale, turn clipping off (0), or use
+    torch_autocast in bf16. You can keep it, except a warm-up to such a rate by a scheduler of DeepSpeed, which is not
+    seen before it is reached.
 """
 
 from __future__ import annotations
@@ -26,17 +28,28 @@ _ZERO12 = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _ZERO3 = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3"
 _NORM_12 = "self._global_grad_norm = scaled_global_grad_norm / prev_scale"
 _NORM_3 = "self._global_grad_norm = scaled_global_grad_norm / self.loss_scale"
-_MADE_UP = 4096  # a gradient_clipping from which on it contains the loss scale
+_CLIPPING, _RATES = 512, 100  # a gradient_clipping and learning rate from which on they contain the loss scale
+_MADE_UP = "_dsfix_autocast_made_up"  # of an optimizer that has had one: after an overflow they may be lower
 
 
 def unscaled_norm(optimizer: Any, norm: Any) -> Any:
     """The norm of the gradients without torch's loss scale, which they still have. The same on all ranks."""
     scaler = getattr(optimizer, "torch_autocast_gradscaler", None)
-    scale = None if scaler is None else scaler._scale  # None: no loss was scaled
-    if scale is None or optimizer.clip_grad >= _MADE_UP:
+    scale = getattr(scaler, "_scale", None)  # None: no loss was scaled; one that is not enabled has none
+    if scale is None:
+        return norm
+    if optimizer.clip_grad >= _CLIPPING or _highest_rate(optimizer) >= _RATES:
+        setattr(optimizer, _MADE_UP, True)
+    if getattr(optimizer, _MADE_UP, False):
         return norm
     took_effect(__name__, "the norm of gradients was divided by the loss scale")
     return norm / (scale.to(norm.device) if hasattr(norm, "device") else float(scale))
+
+
+def _highest_rate(optimizer: Any) -> float:
+    groups = optimizer.optimizer.param_groups
+    rates = [each.get(name) for each in groups for name in ("lr", "initial_lr", "max_lr")]
+    return max((each for each in rates if isinstance(each, (int, float))), default=0)  # a tensor may be on the device
 
 
 PATCH = Patch(
@@ -66,7 +79,7 @@ PATCH = Patch(
     config=lambda job: job.stage in (1, 2, 3) and job.may_be("torch_autocast") and job.clips,
 )
 
-_RATE, _CLIP = 256, 0.125  # so that a step divided by the loss scale is not lost in rounding
+_RATE, _CLIP = 64, 0.125  # so that a step divided by the loss scale is not lost in rounding
 
 
 def reproduce(lab: Lab) -> str:
