@@ -767,3 +767,42 @@ def parameters_contiguous(job: Job) -> None:
     scale = nn.Parameter(job.torch.ones(()).reshape(1))
     transposed = nn.Parameter(weight.t().contiguous())
     job.steps(job.engine(job.model(forward, transposed=transposed, convolution=convolution, scale=scale)), range(3))
+
+
+@scenario("with two parameter groups the script links the optimizer's states after each step, and reads and sets them")
+@settings(works_around=("zero12_states_of_first_group",), **one_job(stage="2", optimizer="AdamW", ranks="2"))
+def states_linked_by_hand(job: Job) -> None:
+    model = job.MLP()
+    first, second = list(model.blocks.parameters()), list(model.head.parameters())
+    engine = job.engine(model, [{"params": first}, {"params": second, "weight_decay": 0.1}])
+    for step in range(3):
+        job.train(engine, step)
+        if not job.plain:
+            engine.optimizer._hp_optimizer_states_linked = False
+            engine.optimizer._lazy_init_hp_params_optimizer_state()
+        _halve_states(job, engine, step, [*first, *second])
+
+
+@scenario("with two parameter groups the states of the first are read and set after each step", stage="12")
+@settings(optimizer=("AdamW", "client's AdamW"))
+def first_states_set(job: Job) -> None:
+    model = job.MLP()
+    first, second = list(model.blocks.parameters()), list(model.head.parameters())
+    engine = job.engine(model, [{"params": first}, {"params": second, "weight_decay": 0.1}])
+    for step in range(3):
+        job.train(engine, step)
+        _halve_states(job, engine, step, first)
+
+
+def _halve_states(job: Job, engine: Any, step: int, parameters: list[Any]) -> None:
+    """The parameters' first moments are halved, with DeepSpeed's functions."""
+    utils = importlib.import_module("deepspeed.utils")
+    for number, parameter in enumerate(parameters):
+        if job.plain:
+            state = engine.optimizer.state[parameter]["exp_avg"]
+            job.note(f"step {step}: exp_avg of parameter {number}", state)
+            state.mul_(0.5)
+        else:
+            state = utils.safe_get_full_optimizer_state(parameter, "exp_avg")
+            job.note(f"step {step}: exp_avg of parameter {number}", state)
+            utils.safe_set_full_optimizer_state(parameter, state * 0.5, "exp_avg")
