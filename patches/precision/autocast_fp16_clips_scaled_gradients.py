@@ -6,7 +6,7 @@ Why: torch's GradScaler divides gradients by the loss scale in the optimizer's s
     0.19.3 and later clip at 1.0 if the config does not say otherwise. Through 0.17.5 bf16 in ZeRO-1/2 has it as well.
 How: the norm is divided by the loss scale before it is reported and compared with gradient_clipping. Left alone, with
     its norm, is a job that has had a gradient_clipping of 512 or more, or a learning rate of 100 or more: it makes up
-    for the scale.
+    for the scale. So is the norm of a step with an overflow, which the GradScaler may skip on some ranks only.
 Changes: gradients are clipped at gradient_clipping, as without ZeRO; norms are those of plain PyTorch. A learning rate
     that was tuned without the patch may be too high. Checkpoints do not change.
 Workaround: Scripts multiply gradient_clipping or the learning rate by the loss scale, turn clipping off (0), or use
@@ -32,8 +32,11 @@ _CLIPPING, _RATES = 512, 100  # a gradient_clipping and learning rate from which
 _MADE_UP = "_dsfix_autocast_made_up"  # of an optimizer that has had one: after an overflow they may be lower
 
 
-def unscaled_norm(optimizer: Any, norm: Any) -> Any:
-    """The norm of the gradients without torch's loss scale, which they still have. The same on all ranks."""
+def unscaled_norm(optimizer: Any, norm: Any, groups: Any = None) -> Any:
+    """The norm of the gradients without torch's loss scale, which they still have; groups: the norms of the groups.
+
+    After an overflow, for which a group's norm is -1, it stays: ranks without one make a step, which it would not clip.
+    """
     scaler = getattr(optimizer, "torch_autocast_gradscaler", None)
     scale = getattr(scaler, "_scale", None)  # None: no loss was scaled; one that is not enabled has none
     if scale is None:
@@ -43,7 +46,13 @@ def unscaled_norm(optimizer: Any, norm: Any) -> Any:
     if getattr(optimizer, _MADE_UP, False):
         return norm
     took_effect(__name__, "the norm of gradients was divided by the loss scale")
-    return norm / (scale.to(norm.device) if hasattr(norm, "device") else float(scale))
+    if not hasattr(norm, "device"):
+        return norm / float(scale)
+    if groups:
+        overflow = sum((each < 0) for each in groups) > 0
+    else:  # ZeRO-1/2 does not keep them
+        overflow = (norm.square() - len(optimizer.bit16_groups)).abs() < 1e-5
+    return norm.where(overflow, norm / scale.to(norm.device))
 
 
 def _highest_rate(optimizer: Any) -> float:
@@ -66,7 +75,7 @@ PATCH = Patch(
         Edit(
             f"{_ZERO3}.step",
             before=_NORM_3,
-            code="scaled_global_grad_norm = unscaled_norm(self, scaled_global_grad_norm)",
+            code="scaled_global_grad_norm = unscaled_norm(self, scaled_global_grad_norm, norm_groups)",
             uses=(unscaled_norm,),
         ),
     ),
