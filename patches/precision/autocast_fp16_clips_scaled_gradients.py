@@ -8,7 +8,7 @@ How: the norm is divided by the loss scale before it is reported and compared wi
     its norm, is a job that has had a gradient_clipping of 512 or more, or a learning rate of 100 or more: it makes up
     for the scale. So is the norm of a step with an overflow, which the GradScaler may skip on some ranks only.
 Changes: gradients are clipped at gradient_clipping, as without ZeRO; norms are those of plain PyTorch. A learning rate
-    that was tuned without the patch may be too high. Checkpoints do not change.
+    that was tuned without the patch may be too high. A checkpoint written without it can be resumed.
 Workaround: Scripts multiply gradient_clipping or the learning rate by the loss scale, turn clipping off (0), or use
     torch_autocast in bf16. You can keep it, except a warm-up to such a rate by a scheduler of DeepSpeed, which is not
     seen before it is reached.

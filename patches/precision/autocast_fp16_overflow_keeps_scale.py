@@ -5,7 +5,8 @@ Why: 0.19.8 skips a step whose norm is not finite before torch's GradScaler, whi
     each step, and nothing is trained any more. Earlier releases leave such steps to the GradScaler.
 How: where the step is skipped the GradScaler's scale is multiplied by its backoff factor, as in a step that it skips
     itself. All ranks skip the same steps.
-Changes: jobs go on after an overflow. Without one no number changes. Checkpoints do not contain the scale.
+Changes: jobs go on after an overflow. Without one no number changes. A job that resumes begins with a scale of 65536,
+    as before: it is not in the checkpoint.
 Workaround: Scripts use torch_autocast in bf16, or call update() of engine.optimizer.torch_autocast_gradscaler with a
     lower scale. You can keep it.
 """
