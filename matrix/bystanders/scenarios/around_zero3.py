@@ -686,3 +686,46 @@ def own_init_and_apply(job: Job) -> None:
     for name, each in model.named_parameters():
         job.bits(name, str(tuple(each.shape)))
     _train(job, job.engine(model))
+
+
+@scenario("weights, states and gradients of all parameters are doubled, each rank's part by itself")
+@settings(
+    works_around=("zero3_set_full_uneven", "zero3_set_full_gradient_uneven", "zero3_update_gradients_uneven"),
+    **_one(optimizer="AdamW", ranks="2"),
+)
+def parts_set_by_rank(job: Job) -> None:
+    _train_with_set_values(job, "local", uneven=True)
+
+
+@scenario("weights, states and gradients of all parameters that the ranks divide are doubled")
+@settings(stage="3", optimizer=("AdamW", "client's AdamW"), ranks=("1", "2"), pinned=[{"stage": "3", "ranks": "2"}])
+def full_values_set(job: Job) -> None:
+    _train_with_set_values(job, "full", uneven=False)
+
+
+def _train_with_set_values(job: Job, part: str, uneven: bool) -> None:
+    """Three steps; before the last of them, weights, first moments and gradients are doubled."""
+    engine = job.engine(job.MLP())
+    for step in range(3):
+        for micro, batch in enumerate(job.batches(step)):
+            engine.backward(job.loss(engine, batch))
+            if step == 2 and micro == job.accumulation - 1:
+                for parameter in engine.module.parameters():
+                    if uneven or getattr(parameter, "ds_numel", parameter.numel()) > 1:
+                        _double(job, engine, parameter, part)
+            engine.step()
+        job.look(engine, f"step {step}")
+
+
+def _double(job: Job, engine: Any, parameter: Any, part: str) -> None:
+    if job.plain:
+        with job.torch.no_grad():
+            for each in (parameter, engine.optimizer.state[parameter]["exp_avg"], parameter.grad):
+                each.mul_(2.0)
+        return
+    utils = importlib.import_module("deepspeed.utils")
+    get = {name: getattr(utils, f"safe_get_{part}_{name}") for name in ("fp32_param", "optimizer_state", "grad")}
+    put = {name: getattr(utils, f"safe_set_{part}_{name}") for name in get}
+    put["fp32_param"](parameter, get["fp32_param"](parameter) * 2.0)
+    put["optimizer_state"](parameter, get["optimizer_state"](parameter, "exp_avg") * 2.0, "exp_avg")
+    put["grad"](parameter, get["grad"](parameter) * 2.0)
