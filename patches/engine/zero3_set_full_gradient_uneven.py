@@ -1,7 +1,7 @@
 """ZeRO-3: `safe_set_full_grad` fails for a parameter whose size the ranks do not divide.
 
 Why: each rank cuts its part out of the full gradient. Parts are equally long, so if the ranks do not divide the number
-    of elements, the last ones extend beyond its end: "start (1) + length (1) exceeds dimension size (1)" on these ranks.
+    of elements, the last ones extend beyond its end: "start (1) + length (1) exceeds dimension size (1)" there.
     The others go on, and wait in the next collective.
 How: on these ranks the gradient is padded with zeros. Other gradients are cut as before.
 Workaround: Scripts set each rank's part with `safe_set_local_grad` instead. You can keep it.

@@ -1,7 +1,7 @@
 """ZeRO-3: `safe_update_full_grad_vectorized` fails for a parameter whose size the ranks do not divide.
 
-Why: each rank cuts its part out of the new gradient. Parts are equally long, so if the ranks do not divide the number of
-    elements, the last ones extend beyond its end: "start (1) + length (1) exceeds dimension size (1)" on these ranks.
+Why: each rank cuts its part out of the new gradient. Parts are equally long, so if the ranks do not divide the number
+    of elements, the last ones extend beyond its end: "start (1) + length (1) exceeds dimension size (1)" there.
     The others go on, and wait in the next collective.
 How: on these ranks the gradient is padded with zeros. Other gradients are cut as before.
 Workaround: Scripts update each rank's part with `safe_get_local_grad` and `safe_set_local_grad` instead. You can keep
@@ -38,7 +38,7 @@ if {_BEYOND}:
             when=_BEYOND,
         ),
     ),
-    symptom=r"in update_fp32_grad_for_param_vectorized\n[\s\S]{0,300}RuntimeError: start \(\d+\) \+ length \(\d+\) exceeds",
+    symptom=r"in update_fp32_grad_for_param_vectorized\n[\s\S]{0,300}RuntimeError: start \(\d+\) \+ length \(\d+\)",
     upstream={
         "https://github.com/deepspeedai/DeepSpeed/pull/7046": "introduced in 0.16.9",
     },

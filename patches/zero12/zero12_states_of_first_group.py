@@ -1,6 +1,6 @@
 """ZeRO-1/2 with several parameter groups: `safe_get_full_optimizer_state` fails except for the first group.
 
-Why: the states that `safe_get_full_optimizer_state` and `safe_set_full_optimizer_state` use are linked to the parameters
+Why: the states that `safe_get_full_optimizer_state` and `safe_set_full_optimizer_state` use are linked to parameters
     once, in the first step. Since 0.13.2 that happens after the step of the first group, when the others have no states
     yet: "exp_avg not found in optimizer state fragment" for their parameters, for good. Only ranks with a part of the
     parameter raise it; in `safe_get_full_optimizer_state` the others wait.

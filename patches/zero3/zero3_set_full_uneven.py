@@ -1,8 +1,9 @@
 """ZeRO-3: `safe_set_full_fp32_param` fails for a parameter whose size the ranks do not divide.
 
-Why: each rank cuts its part out of the full value. Parts are equally long, so if the ranks do not divide the number of
-    elements, the last ones extend beyond its end: "start (1) + length (1) exceeds dimension size (1)" on these ranks, in
-    `safe_set_full_fp32_param` and `safe_set_full_optimizer_state`. The others go on, and wait in the next collective.
+Why: each rank cuts its part out of the full value. Parts are equally long, so if the ranks do not divide the number
+    of elements, the last ones extend beyond its end: "start (1) + length (1) exceeds dimension size (1)" on these
+    ranks, in `safe_set_full_fp32_param` and `safe_set_full_optimizer_state`. The others go on, and wait in the
+    next collective.
 How: on these ranks the value is padded with zeros. Other values are cut as before.
 Workaround: Scripts set each rank's part with `safe_set_local_fp32_param` and `safe_set_local_optimizer_state` instead.
     You can keep it.

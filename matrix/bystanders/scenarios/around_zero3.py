@@ -697,8 +697,11 @@ def parts_set_by_rank(job: Job) -> None:
     _train_with_set_values(job, "local", uneven=True)
 
 
+_SET = {"stage": "3", "optimizer": "AdamW"}
+
+
 @scenario("weights, states and gradients of all parameters that the ranks divide are doubled")
-@settings(stage="3", optimizer=("AdamW", "client's AdamW"), ranks=("1", "2"), pinned=[{"stage": "3", "ranks": "2"}])
+@settings(stage="3", optimizer=("AdamW", "client's AdamW"), ranks=("1", "2"), pinned=[_SET])
 def full_values_set(job: Job) -> None:
     _train_with_set_values(job, "full", uneven=False)
 
@@ -729,3 +732,20 @@ def _double(job: Job, engine: Any, parameter: Any, part: str) -> None:
     put["fp32_param"](parameter, get["fp32_param"](parameter) * 2.0)
     put["optimizer_state"](parameter, get["optimizer_state"](parameter, "exp_avg") * 2.0, "exp_avg")
     put["grad"](parameter, get["grad"](parameter) * 2.0)
+
+
+@scenario("the gradients of all parameters that the ranks divide are doubled at once")
+@settings(**_one(ranks="2"))
+def gradients_doubled_at_once(job: Job) -> None:
+    engine = job.engine(job.MLP())
+    parameters = [each for each in engine.module.parameters() if getattr(each, "ds_numel", each.numel()) > 1]
+    for step in range(3):
+        engine.backward(job.loss(engine, job.batch(step)))
+        if job.plain:
+            for parameter in parameters:
+                parameter.grad.mul_(2.0)
+        else:
+            update = importlib.import_module("deepspeed.utils").safe_update_full_grad_vectorized
+            update(parameters, lambda gradient, _: gradient * 2.0)
+        engine.step()
+        job.look(engine, f"step {step}")
