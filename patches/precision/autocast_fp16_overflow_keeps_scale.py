@@ -32,7 +32,7 @@ _SKIPPED = (
 
 def lower_scale(optimizer: Any) -> None:
     """After an overflow, on all ranks; it is rare, so that reading the scale from the device does not matter."""
-    scaler = getattr(optimizer, "torch_autocast_gradscaler", None)
+    scaler: Any = getattr(optimizer, "torch_autocast_gradscaler", None)
     if not optimizer.overflow or getattr(scaler, "_scale", None) is None:  # none if it is not enabled
         return
     took_effect(__name__, "the loss scale was lowered after an overflow")
