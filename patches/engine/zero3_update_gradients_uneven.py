@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _UPDATE = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.update_fp32_grad_for_param_vectorized"
 _PART, _FULL = "fp32_grad_part.numel()", "new_fp32_grad_full"
 _CUT = f"value_partition = {_FULL}.flatten().narrow(0, {_PART} * my_rank, {_PART})"
-_BEYOND = f"{_PART} * (my_rank + 1) > {_FULL}.numel() == param.ds_numel"
+# MiCS from 0.19.3 on numbers all ranks, and not those of a shard group: the part of these would be zeros
+_BEYOND = f"my_rank < self.partition_count and {_PART} * (my_rank + 1) > {_FULL}.numel() == param.ds_numel"
 
 PATCH = Patch(
     title="ZeRO-3: safe_update_full_grad_vectorized fails for a parameter whose size the ranks do not divide",

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _SET = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.set_full_hp_param"
 _PART = "fp32_opt_state_partition.numel()"
 _CUT = f"value_partition = value.flatten().narrow(0, {_PART} * my_rank, {_PART})"
-_BEYOND = f"{_PART} * (my_rank + 1) > value.numel()"
+# MiCS from 0.19.3 on numbers all ranks, and not those of a shard group: the part of these would be zeros
+_BEYOND = f"my_rank < self.partition_count and {_PART} * (my_rank + 1) > value.numel()"
 
 PATCH = Patch(
     title="ZeRO-3: safe_set_full_fp32_param fails for a parameter whose size the ranks do not divide",
