@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 _SET = "deepspeed.runtime.zero.stage3:DeepSpeedZeroOptimizer_Stage3.set_fp32_grad_for_param"
 _CUT = "value_partition = value.flatten().narrow(0, fp32_grad.numel() * my_rank, fp32_grad.numel())"
 # MiCS from 0.19.3 on numbers all ranks, and not those of a shard group: the part of these would be zeros
-_BEYOND = (
-    "my_rank < self.partition_count and fp32_grad.numel() * (my_rank + 1) > value.numel() == param.ds_numel"
-)
+_BEYOND = "my_rank < self.partition_count and fp32_grad.numel() * (my_rank + 1) > value.numel() == param.ds_numel"
 
 PATCH = Patch(
     title="ZeRO-3: safe_set_full_grad fails for a parameter whose size the ranks do not divide",
