@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _OPTIMIZER = "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer"
 _COPY = "self._muon_staging_momentum(flatten_copy, param_group_idx)"
+_OWN_COPY = "self._muon_staging_momentum(flatten_copy, param_group_idx=param_group_idx)"  # is not found as the anchor
 _OF_MATRIX = "0, buffer_idx, tensor.numel()).view(tensor.size())"
 
 PATCH = Patch(
@@ -35,7 +36,7 @@ PATCH = Patch(
                 before="buffer_idx = 0",
                 effect="each matrix of a group kept its momentum",
                 when="self._is_muon_group(tensor_list) and len(tensor_list) > 1",
-                code=f"muon_momentum = {_COPY} if self._is_muon_group(tensor_list) else None",
+                code=f"muon_momentum = {_OWN_COPY} if self._is_muon_group(tensor_list) else None",
             ),
             Edit(f"{_OPTIMIZER}.{function}", replace=_COPY, code="muon_momentum"),
         )
