@@ -55,7 +55,12 @@ def _cast(job: Job, clip: float, factor: float = 1.0, lowered: float = 0.0) -> N
 
 
 @scenario("torch_autocast in fp16, the script turns clipping off")
-@settings(works_around=("autocast_fp16_clips_scaled_gradients",), pinned=[{"stage": "1"}], **_AUTOCAST)
+@settings(
+    works_around=("autocast_fp16_clips_scaled_gradients",),
+    pinned=[{"stage": "1"}],
+    release="0.18.9",
+    **_AUTOCAST,
+)
 def autocast_in_fp16(job: Job) -> None:
     _cast(job, clip=0.0, factor=0.01)
 
