@@ -119,8 +119,9 @@ def reached(summary: Summary, patch: Patch) -> tuple[str, Effect | None]:
     edits = [change for change in patch.changes if isinstance(change, Edit)]
     tells = any(edit.effect for edit in edits)
     with contextlib.suppress(ImportError):  # the file was removed while the job runs
-        values = vars(registry.entry(summary).module).values()
-        tells = tells or took_effect in values or ran in values
+        if not tells:
+            values = vars(registry.entry(summary).module).values()
+            tells = took_effect in values or ran in values
     if aliases & _reached or not (edits or tells):  # a provided or replaced name is active immediately
         return "ran", None
     return ("not reached" if tells else ""), None
